@@ -15,11 +15,14 @@ from grader.isolate import plan
 from grader.isolate.executing import Replay
 from grader.isolate.operators import OperatorAudit
 from grader.isolate.placing import place
+from grader.isolate.session import Budget, Session
 from grader.kernel.machine.engine import Engine
 from grader.source.policy.operators import opened
+from grader.source.submission import Source
 from grader.spec.grade_record import Verdict
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem
+from grader.spec.protocol import Reply, Status
 from tests import forked
 from tests.harness import judge
 
@@ -126,6 +129,23 @@ def test_host_code_finds_zeros_where_it_looks_past_pytorch() -> None:
     assert {f.message.output for f in judged.wrong.values()} == {"False"}
 
 
+@pytest.mark.parametrize(("answer", "rounds"), [("[1.0, 2.0, 3.0]", 11), ("0.5", 33)])
+def test_who_plans_is_given_few_values_whatever_it_has_counted(answer, rounds, monkeypatch):
+    """With all of them it could compute the result and hand it in."""
+    asked = []
+
+    def ask(session, sandbox, what, *rest):
+        asked.append(what)
+        status = Status.ASKS if what == "plan" else Status.OK
+        return Reply(1, status, text="" if what == "plan" else answer)
+
+    monkeypatch.setattr(Session, "_ask", ask)
+    source = Source("p02", KERNEL.encode(), policy=True)
+    session = Session(P02, source, device="cpu", machine=True, budget=Budget(P02.limits))
+    reply = session._plan_and_carry_out(9.0, (0,), {})
+    assert reply.status is Status.FORBIDDEN_OPERATOR and asked.count("plan") == rounds
+
+
 def test_an_error_that_only_values_make_has_its_line() -> None:
     source = answer("run(x, w, y, every)\nrows = (y * 0 + 1e6).long(); y = y[rows]")
     message = judge(source, P02, checks={"plain"}).of("plain").message
@@ -147,8 +167,8 @@ TTIR = """module {
 } loc(unknown)
 """
 Y = [1, 0, [4], [1], "float32"]
-EMPTY = ["op", "aten::empty", "memory_format", [[4]], {"dtype": {"dtype": "float32"}}, [], [Y]]
-LAUNCH = ["launch", 0, [1, 1, 1], [["y_ptr", {"tensor": Y}]], []]
+EMPTY = ["op", [], "aten::empty", "memory_format", [[4]], {"dtype": {"dtype": "float32"}}, [Y]]
+LAUNCH = ["launch", [], 0, [1, 1, 1], [["y_ptr", {"tensor": Y}]]]
 PLAN = {
     "alive": [],
     "storages": {"0": [64, 16], "1": [128, 16]},
@@ -157,6 +177,9 @@ PLAN = {
     "steps": [EMPTY, LAUNCH],
     "outputs": {"y": Y},
 }
+
+
+X, WIDE = {"tensor": PLAN["inputs"]["x"]}, [0, 0, [2, 9], [2, 1], "float32"]
 
 
 def carried_out(changed: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -170,10 +193,13 @@ def carried_out(changed: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 def test_a_plan_is_carried_out() -> None:
     assert carried_out(PLAN)["y"].tolist() == [1.0] * 4
+    negated = ["op", [], "aten::neg", "", [X], {}, [[1, 0, [2, 2], [2, 1], "float32"]]]
+    plan = PLAN | {"steps": [negated], "outputs": {"y": [1, 0, [4], [1], "float32"]}}
+    assert carried_out(plan)["y"].tolist() == [-1.0] * 4
 
 
 def _op(name: str, *args: Any, overload: str = "") -> list[Any]:
-    return ["op", name, overload, list(args), {}, [], []]
+    return ["op", [], name, overload, list(args), {}, []]
 
 
 def kernel(old: str, new: str) -> tuple[str, Any]:
@@ -184,7 +210,6 @@ def kernel(old: str, new: str) -> tuple[str, Any]:
 DEEP: Any = 0
 for _ in range(5000):
     DEEP = [DEEP]
-X, WIDE = {"tensor": PLAN["inputs"]["x"]}, [0, 0, [2, 9], [2, 1], "float32"]
 # What is put in the place of which part of a plan; none of it may be computed with.
 HOSTILE: dict[str, tuple[str, Any]] = {
     "no inputs": ("inputs", {}),
@@ -206,15 +231,15 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "a type that is none": ("outputs", {"y": [1, 0, [4], [1], "load"]}),
     "an input past its end": ("outputs", {"y": WIDE}),
     "a storage that says it is large": ("storages", {"0": [0, 1 << 60], "1": [0, -1]}),
-    "a step that is none": ("steps", [["system", "true"]]),
-    "a step that is a method": ("steps", [["_init__", ""]]),
-    "a launch of no kernel": ("steps", [["launch", 3, [1, 1, 1], [], []]]),
-    "a grid of two axes": ("steps", [["launch", 0, [1, 1], [], []]]),
-    "a grid of text": ("steps", [["launch", 0, ["a", 1, 1], [], []]]),
-    "a grid without end": ("steps", [EMPTY, ["launch", 0, [1 << 40, 1, 1], LAUNCH[3], []]]),
-    "too few arguments": ("steps", [EMPTY, ["launch", 0, [1, 1, 1], [], []]]),
-    "an address as an argument": ("steps", [["launch", 0, [1, 1, 1], [["y_ptr", 1 << 40]], []]]),
-    "an argument that is text": ("steps", [["launch", 0, [1, 1, 1], [["y_ptr", "x"]], []]]),
+    "a step that is none": ("steps", [["system", [], "true"]]),
+    "a step that is a method": ("steps", [["_init__", [], ""]]),
+    "a launch of no kernel": ("steps", [["launch", [], 3, [1, 1, 1], []]]),
+    "a grid of two axes": ("steps", [["launch", [], 0, [1, 1], []]]),
+    "a grid of text": ("steps", [["launch", [], 0, ["a", 1, 1], []]]),
+    "a grid without end": ("steps", [EMPTY, ["launch", [], 0, [1 << 40, 1, 1], LAUNCH[4]]]),
+    "too few arguments": ("steps", [EMPTY, ["launch", [], 0, [1, 1, 1], []]]),
+    "an address as an argument": ("steps", [["launch", [], 0, [1, 1, 1], [["y_ptr", 1 << 40]]]]),
+    "an argument that is text": ("steps", [["launch", [], 0, [1, 1, 1], [["y_ptr", "x"]]]]),
     "a file that is read": ("steps", [_op("aten::from_file", "/etc/passwd", False, 4)]),
     "a product": ("steps", [_op("aten::mm", X, X)]),
     "attention": ("steps", [_op("aten::scaled_dot_product_attention", X, X, X)]),
@@ -229,8 +254,8 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "an argument of no kind": ("steps", [_op("aten::neg", {"code": "print()"})]),
     "an argument of two kinds": ("steps", [_op("aten::neg", {"dtype": "int8", "layout": "x"})]),
     "lists without end": ("steps", [_op("aten::cat", DEEP)]),
-    "a constant that is no text": ("steps", [["constant", 1, 5]]),
-    "a constant that is not base64": ("steps", [["constant", 1, "~"]]),
+    "a constant that is no text": ("steps", [["constant", [], 1, 5]]),
+    "a constant that is not base64": ("steps", [["constant", [], 1, "~"]]),
     "a kernel that is no text": ("kernels", {"0": ["k", 5, False, 1]}),
     "a kernel that is no TTIR": ("kernels", {"0": ["k", "import os", False, 1]}),
     "a kernel of nothing": ("kernels", {"0": ["k", "", False, 1]}),

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from grader.base.dtypes import DTYPE_NAMES
 from grader.isolate import allocations, arena, far, operators, plan, serving
 from grader.isolate.watching import Engine, Watching
 from grader.kernel import readings
@@ -27,12 +26,8 @@ from grader.kernel.machine.engine import raise_at, unseen
 from grader.kernel.machine.ttir import BadText, NotMeasured
 from grader.spec.protocol import Reply, Status
 
-_ELEMENTS = {str(kind).removeprefix("torch."): kind for kind in DTYPE_NAMES}
-_ELEMENTS |= {n: getattr(torch, n) for n in ("bool", "uint8", "int8", "int16", "int32", "int64")}
-_ELEMENTS |= {n: getattr(torch, n) for n in ("float64", "complex64", "complex128")}
-_ELEMENTS |= {n: getattr(torch, n) for n in ("uint16", "uint32", "uint64")}
+_ELEMENTS = {n: kind for n, kind in vars(torch).items() if isinstance(kind, torch.dtype)}
 _MOST_TEXT = 8 * 2**20  # of a kernel
-_LINES = {"op": 4, "launch": 3}  # where a step has its lines
 _MOST_ANSWER = 1800  # characters, of which a reply holds 1900
 
 
@@ -59,6 +54,7 @@ class Replay:
         self._stored: dict[int, Stored] = {}
         self._kernels: dict[str, tuple[capture.Kernel, int]] = {}  # by number, with their lines
         self._plan: dict[str, Any] = {}
+        self._lines: list[int] = []  # of the file, that led to the step
         self.answer: Any = None
 
     def run(self, given: dict[str, Any], inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -77,17 +73,16 @@ class Replay:
         for name, code in given["inputs"].items():
             self._bind(code, inputs[name], is_input=True)
         self._kernels |= {n: self._kernel(*kernel) for n, kernel in given["kernels"].items()}
-        for kind, *step in given["steps"]:
-            if self._engine.exact and kind in ("op", "launch"):
-                self._engine.exact.line = int((step[_LINES[kind]] or [0])[-1])
+        for kind, lines, *step in given["steps"]:
+            self._lines = [int(line) for line in lines]
+            if self._engine.exact and lines:
+                self._engine.exact.line = self._lines[-1]
             getattr(self, "_do_" + kind)(*step)
         return {name: self._tensor(code) for name, code in given.get("outputs", {}).items()}
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def _do_op(
-        self, name: str, overload: str, args: list, kwargs: dict, lines: list, results: list
-    ) -> None:
+    def _do_op(self, name: str, overload: str, args: list, kwargs: dict, results: list) -> None:
         namespace, _, base = name.partition("::")
         if namespace != "aten" or base.startswith("__"):
             raise BadText(f"an operator of a plan: got {name}, expected one of aten's")
@@ -100,7 +95,7 @@ class Replay:
         try:
             found = func(*given, **named)
         except Exception as error:
-            raise_at(error, self._engine.path, lines)
+            raise_at(error, self._engine.path, self._lines)
         made = plan.flat(found)
         if operators.tells(func, given):
             tensors = [x for x in made if isinstance(x, torch.Tensor)]
@@ -116,14 +111,14 @@ class Replay:
         memory = torch.frombuffer(bytearray(base64.b64decode(values) or b"\0"), dtype=torch.uint8)
         self._bind([number, 0, [memory.numel()], [1], "uint8"], memory)
 
-    def _do_launch(self, number: int, grid: list, arguments: list, lines: list) -> None:
+    def _do_launch(self, number: int, grid: list, arguments: list) -> None:
         kernel, line = self._kernels[str(number)]
         named = tuple((str(name), self._value(code)) for name, code in arguments)
         codes = [code["tensor"] for _, code in arguments if isinstance(code, dict)]
         real = {self._tensor(code).data_ptr(): self._address(code) for code in codes}
         x, y, z = map(int, grid)
         launch = capture.Launch(kernel, (x, y, z), named, real)
-        self._engine.launch(launch, line, lines)
+        self._engine.launch(launch, line, self._lines)
 
     def _do_print(self, parts: list, separator: str | None, end: str | None) -> None:
         with unseen():

@@ -7,10 +7,11 @@ runs nothing of the submission's, carries it out on the data (executing.py). It 
 - `storages`: of each number the address and the bytes, as the writer has them; `alive`: those of
   earlier plans that are still in use.
 - `kernels`: by number, those of no plan before: name, TTIR, whether it has block pointers, line.
-- `steps`, in order: ["op", name, overload, args, kwargs, results], an operator of PyTorch that is
-  no view; ["launch", kernel, grid, arguments, lines of the file that called]; ["constant", storage,
-  bytes], values that Python made; ["print", parts, separator, end]; ["values", tensor], a question.
-  With `asks` the last step is one, or an operator whose result follows from values.
+- `steps`, in order, each with the lines of the file that led to it: ["op", lines, name, overload,
+  args, kwargs, results], an operator of PyTorch that is no view; ["launch", lines, kernel, grid,
+  arguments]; ["constant", lines, storage, bytes], values that Python made; ["print", lines, parts,
+  separator, end]; ["values", lines, tensor], a question. With `asks` the last step is one, or an
+  operator whose result follows from values.
 
 A tensor is a part of a storage, by offset, sizes and strides in elements.
 """

@@ -129,22 +129,22 @@ class Recorder(DispatchMode):
             self._plan["kernels"][number] = self._text(launch.kernel)
         with unseen():
             arguments = [[name, self._code(value)] for name, value in launch.arguments]
-        self._step("launch", number, list(launch.grid), arguments, _lines(self._path))
+        self._step("launch", number, list(launch.grid), arguments)
 
-    def _step(self, *step: Any) -> None:
+    def _step(self, kind: str, *step: Any) -> None:
         if len(self._plan["steps"]) >= plan.MAX_STEPS:
             most = f"at most {plan.MAX_STEPS:,} are carried out"
             raise NotMeasured(
                 f"a call that launches kernels and runs operators without end: {most}"
             )
-        self._plan["steps"].append(step)
+        self._plan["steps"].append([kind, _lines(self._path), *step])
 
     def _operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         name, overload = func._schema.name, func._schema.overload_name
         given = [self._code(value) for value in args]
         named = {key: self._code(value) for key, value in kwargs.items()}
         made = [self._tensor(x, made=True) if _is_tensor(x) else None for x in plan.flat(result)]
-        self._step("op", name, overload, given, named, _lines(self._path), made)
+        self._step("op", name, overload, given, named, made)
 
     def _text(self, kernel: capture.Kernel) -> list[Any]:
         self.has_translated = True
