@@ -179,7 +179,7 @@ _ROUNDED = {
         ("tl.sum(p, 1)", "tl.sum(p.to(tl.bfloat16).to(tl.float32), 1)"),
     ),
     "scores": (
-        "p03", "ieee", _FP16, "scores is rounded to fp16 before it is computed with",
+        "p03", "ieee", _FP16, "scores is rounded to fp16 before it is used",
         "ROUNDED-TO-16-BITS", "scores = tl.dot",
         (_SCORES, f"{_SCORES[:-1]}, out_dtype=tl.float16).to(tl.float32)"),
     ),
@@ -188,18 +188,18 @@ _ROUNDED = {
         "ROUNDED-TO-16-BITS", "acc.to(", (_ALPHA, "acc.to(tl.bfloat16) * rescale[:, None]"),
     ),
     "lse": (
-        "p08", "ieee", _FP16, "a number is rounded to fp16 before it is computed with",
+        "p08", "ieee", _FP16, "a number is rounded to fp16 before it is used",
         "ROUNDED-TO-16-BITS", "ctx.save_for_backward(",
         ("ctx.save_for_backward(q, k, v, out, lse)",
          "ctx.save_for_backward(q, k, v, out, lse.to(q.dtype))"),
     ),
     "delta": (
-        "p08", "ieee", _FP16, "delta_ptr is rounded to fp16 before it is computed with",
+        "p08", "ieee", _FP16, "delta_ptr is rounded to fp16 before it is used",
         "ROUNDED-TO-16-BITS", "_dq_kernel[",
         ("dtype=torch.float32, device=out.device", "dtype=out.dtype, device=out.device"),
     ),
     "the sum of a group": (
-        "p08", "ieee", _FP16, "dk is rounded to fp16 before it is computed with",
+        "p08", "ieee", _FP16, "dk is rounded to fp16 before it is used",
         "ROUNDED-TO-16-BITS", "dk = dk.to(",
         ("dk *= softmax_scale", "dk = dk.to(k.dtype).to(tl.float32)\n    dk *= softmax_scale"),
     ),

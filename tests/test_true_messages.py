@@ -138,7 +138,11 @@ TOLD_BY_WHAT_WAS_SEEN = {
     "p02 x_strides": ("w.stride(0), **tiles", "x.stride(0), **tiles", "the row stride of x"),
     "p03 ragged_unequal": ("keys[None, :] < seqlen_k", "keys[None, :] < seqlen_q", "the mask of"),
     "p03 unequal": (LOAD_Q, LOAD_Q.replace("seqlen_q", "seqlen_k"), "masked by the number of keys"),
-    "p03 ragged": (LOAD_Q, LOAD_Q.replace("seqlen_q", "seqlen_q - 1"), "rows of q are never taken"),
+    "p03 ragged": (
+        LOAD_Q,
+        LOAD_Q.replace("seqlen_q", "seqlen_q - 1"),
+        "rows of q are never loaded",
+    ),
     "p04 head_dims": (
         "k_ptr += BLOCK_N *",
         "k_ptr += k_offs.shape[1] *",

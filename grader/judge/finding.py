@@ -138,7 +138,7 @@ class CaseFindings:
 
     def rounds(self, found: Rounding) -> Finding:
         """The finding of a right result that hides a rounding."""
-        headline = f"{found.what} before it is computed with"
+        headline = f"{found.what} before it is used"
         help = (
             "accumulate in fp32, and keep lse and delta in fp32; round the weights before a product"
             " and the result before it is stored, not what is still computed with"
