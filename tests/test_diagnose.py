@@ -1,6 +1,7 @@
 """A cause is named when one known mistake explains wrong cases and nothing speaks against it."""
 
 import functools
+import types
 
 import pytest
 import torch
@@ -265,9 +266,9 @@ def test_what_numbers_alone_say_is_told_where_nothing_else_is_known_and_most_cas
 @pytest.mark.parametrize(
     ("step_of_cause", "seen", "line"),
     [
-        (None, Sighting("MASKED", 9, located=True), 9),
-        (None, Sighting("MASKED", 9), 7),  # where the state parts, for 9 is no more than a symptom
-        (4, Sighting("MASKED", 9, located=True), 7),  # line 9 is in step 5
+        (None, Sighting("PADDING-TAKEN", 9, located=True), 9),
+        (None, Sighting("PADDING-TAKEN", 9), 7),  # where the state parts: 9 is a symptom
+        (4, Sighting("PADDING-TAKEN", 9, located=True), 7),  # line 9 is in step 5
         (None, None, 7),
         (3, None, None),
     ],
@@ -281,9 +282,16 @@ def test_a_known_mistake_has_the_line_of_what_was_seen_of_its_cases(
     if seen is not None:
         found.book.add_seen(("plain", 0), seen)
     found.book.add_state(("plain", 0), Sighting("STATE-PARTS", 7, located=True))
-    (cause,) = found.book.settle(lambda line, located: {7: 4, 9: 5}.get(line))
+    steps = {7: 4, 9: 5}
+    source = types.SimpleNamespace(
+        step_at=steps.get,
+        step_behind=lambda spot: steps.get(spot.line),
+        fed_by=lambda spot: tuple(steps),
+    )
+    (cause,) = found.book.settle(source)
     assert cause.diagnosis.id == "P03-ADDED"
-    assert (cause.line, cause.step) == (line, step_of_cause or {7: 4, 9: 5}[line])
+    assert (cause.line, cause.step) == (line, step_of_cause or steps[line])
+    assert cause.fed_by == tuple(n for n in steps if step_of_cause in (None, steps[n]))
 
 
 def test_where_the_state_parts_is_a_cause_of_last_resort(book):

@@ -47,11 +47,7 @@ def test_what_hangs_on_no_values_was_not_kept():
 
 
 def test_verdicts_stand_where_the_judge_cannot_settle_on_causes():
-    run = types.SimpleNamespace(
-        problem=types.SimpleNamespace(id="p04"),
-        causes=failing,
-        source=types.SimpleNamespace(fed_by=None),
-    )
+    run = types.SimpleNamespace(problem=types.SimpleNamespace(id="p04"), causes=failing)
     said: list[str] = []
     assert pytest_run._causes(run, said.append) == []
     (text,) = said

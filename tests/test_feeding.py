@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from grader.source.feeding import lines_feeding
+from grader.source.feeding import Spot, lines_feeding
 from grader.source.submission import Source
 from tests.harness import model_answer
 
@@ -39,22 +39,22 @@ STEPS = {n for n, line in enumerate(TEXT.splitlines(), 1) if line.endswith("  # 
     ("line", "feeds"),
     [
         (4, {17, 20}),  # a loop: through parameters, by name, to the launch
-        (5, {2, 17, 20}),  # what is loaded: its pointer, and the loop's counter
-        (8, {2, 7, 17}),  # what changes later counts, too
-        (9, {7, 17}),  # the head of a loop alone
-        (14, {7, 17}),  # a helper's parameter
+        (5, {2}),  # what is loaded: its pointer; of a launch only where nothing is nearer
+        (8, {2, 7}),  # what changes later counts, too
+        (9, {7}),  # the head of a loop alone
+        (14, {7}),  # a helper's parameter
         (18, set()),
         (1, set()),
         (99, set()),
     ],
 )
 def test_the_lines_that_feed_one_are_found_through_names_and_calls(line, feeds):
-    assert lines_feeding(ast.parse(TEXT), line, STEPS.__contains__) == feeds
+    assert lines_feeding(ast.parse(TEXT), Spot(line), STEPS.__contains__) == feeds
 
 
 def test_names_that_feed_each_other_end():
     tree = ast.parse("def f(a, b):\n    for i in range(a):\n        a, b = b, a\n        f(b, a)\n")
-    assert lines_feeding(tree, 2, lambda line: False) == set()
+    assert lines_feeding(tree, Spot(2), lambda line: False) == set()
 
 
 def test_the_step_of_a_line_of_given_code_is_the_one_that_feeds_it():
@@ -63,21 +63,21 @@ def test_the_step_of_a_line_of_given_code_is_the_one_that_feeds_it():
     lines = text.splitlines()
     (loop,) = (n for n, line in enumerate(lines, 1) if "in tl.range(begin, end, BLOCK_M" in line)
     (begin,) = (n for n, line in enumerate(lines, 1) if line == "        begin = key_start")
-    assert source.step_at(loop) is None and source.fed_by(loop) == (begin,)
-    assert source.step_behind(loop) == source.step_behind(loop, located=False) == 7
-    assert source.step_behind(begin) == source.step_behind(begin, located=False) == 7
-    assert source.fed_by(begin) == () and source.fed_by(0) == ()
+    assert source.step_at(loop) is None and source.fed_by(Spot(loop)) == (begin,)
+    assert source.step_behind(Spot(loop, located=True)) == source.step_behind(Spot(loop)) == 7
+    assert source.step_behind(Spot(begin, located=True)) == source.step_behind(Spot(begin)) == 7
+    assert source.fed_by(Spot(begin)) == () and source.fed_by(Spot(0)) == ()
     (load,) = (n for n, line in enumerate(lines, 1) if "q = load_head_rows(q_rows" in line)
-    assert len(source.fed_by(load)) == 2 and source.step_behind(load) is None
+    assert len(source.fed_by(Spot(load))) == 2 and source.step_behind(Spot(load)) is None
 
 
 def test_the_bounds_of_a_loop_in_a_step_may_be_those_of_another_step():
     text = model_answer("p06")
     source, lines = Source("p06", text.encode()), text.splitlines()
     (loop,) = (n for n, line in enumerate(lines, 1) if "in range(first_key, end_key" in line)
-    assert {source.step_at(line) for line in source.fed_by(loop)} == {3}
-    assert [lines[n - 1].split()[0] for n in source.fed_by(loop)] == ["first_key", "end_key"]
-    assert source.fed_by(loop + 1) == () and source.step_behind(loop, located=False) is None
+    assert {source.step_at(line) for line in source.fed_by(Spot(loop))} == {3}
+    assert [lines[n - 1].split()[0] for n in source.fed_by(Spot(loop))] == ["first_key", "end_key"]
+    assert source.fed_by(Spot(loop + 1)) == () and source.step_behind(Spot(loop)) is None
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_a_store_is_fed_by_its_address_and_a_line_of_a_step_by_other_steps(
     lines = model_answer(problem).splitlines()
     source = Source(problem, model_answer(problem).encode())
     (line,) = (n for n, of in enumerate(lines, 1) if of.strip().startswith(text))
-    assert source.step_behind(line, located=False) == step
-    found = [lines[n - 1].strip() for n in source.fed_by(line)]
+    assert source.step_behind(Spot(line)) == step
+    found = [lines[n - 1].strip() for n in source.fed_by(Spot(line))]
     assert fed_by is None or sorted(of[: of.index("=") + 1] for of in found) == sorted(fed_by)
 
 
@@ -112,4 +112,4 @@ def test_the_one_load_without_other_is_found(old, new, line):
 
 def test_a_file_that_is_no_python_has_no_such_lines():
     source = Source("p08", b"# >>> step 1: a\ndef f(:\n# <<< step 1\n")
-    assert source.fed_by(2) == () and source.step_of_loops_at(2) is None
+    assert source.fed_by(Spot(2)) == () and source.step_of_loops_at(2) is None

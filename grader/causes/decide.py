@@ -11,6 +11,7 @@ import dataclasses
 import enum
 from collections.abc import Collection, Iterable
 
+from grader.source.feeding import Spot
 from grader.spec.causes import Text
 
 Place = tuple[str, int]  # check and number of the case
@@ -54,7 +55,7 @@ _RIVAL = 0.75
 class Hypothesis:
     """A cause, without the problem's prefix, what is said of it, and what speaks for and against.
 
-    `line` is where it shows, and where the mistake lies if it is `located` there.
+    `spot` is where it shows.
     """
 
     id: str
@@ -63,8 +64,7 @@ class Hypothesis:
     shown: frozenset[Place]
     implied: frozenset[Place] = frozenset()
     against: frozenset[Place] = frozenset()
-    line: int = 0
-    located: bool = False
+    spot: Spot = Spot()
 
     @property
     def cases(self) -> frozenset[Place]:

@@ -15,6 +15,7 @@ from grader.causes.decide import PLAIN, Hypothesis, Kind, Place, decide
 from grader.causes.known_mistakes import KnownMistakes, Recompute, WrongResult
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.sighting import Sighting
+from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.grade_record import Diagnosis
 from grader.spec.problem import Problem
@@ -43,9 +44,7 @@ class Cause:
     step: int | None
     cases: tuple[Place, ...]
     line: int | None = None
-
-
-StepAt = Callable[[int, bool], int | None]
+    fed_by: tuple[int, ...] = ()
 
 
 class Casebook:
@@ -134,27 +133,29 @@ class Casebook:
         self._wrong.append(place)
         self.add_seen(place, sighting)
 
-    def settle(self, step_at: StepAt = lambda line, located: None) -> list[Cause]:
+    def settle(self, source: Source | None = None) -> list[Cause]:
         """Return the causes that are named, each with the cases it explains.
 
-        `step_at` gives the step of the stub in which a mistake lies that shows in a line, or is
-        `located` there.
+        The `source` says in which of its steps a mistake lies that shows somewhere.
         """
         self._behind.finish()
         told = {place: self._seen.get(place) or self._numbers.get(place) for place in self._wrong}
         traced = {place: s for place, s in told.items() if s and s.kind is not Kind.NUMBERS}
         numbers = {place: s for place, s in told.items() if place not in traced}
         found = [*self._known.hypotheses(), *self._told(traced), *self._told(numbers)]
-        named = decide(found, self._wrong, self._failed)
+        named, everywhere = decide(found, self._wrong, self._failed), frozenset(self._wrong)
         explained = {place for _, cases in named for place in cases}
         if 2 * len(explained & self._to_fit.keys()) < len(self._to_fit):
             found += self._told(self._fitted())
             named = decide(found, self._wrong, self._failed)
         if not named:
-            named = decide(self._told(self._states), self._wrong, self._failed)
+            # One program is followed: what is wrong in its case is so in all.
+            states = self._told(self._states)
+            states = [dataclasses.replace(s, implied=everywhere - s.shown) for s in states]
+            named = decide(states, self._wrong, self._failed)
         if not named:
             named = decide(self._told(self._faults), self._faults, self._failed)[:1]
-        return [self._cause(hypothesis, cases, step_at) for hypothesis, cases in named]
+        return [self._cause(hypothesis, cases, source) for hypothesis, cases in named]
 
     def _told(self, told: Mapping[Place, Sighting | None]) -> list[Hypothesis]:
         """Return what sightings say, by mistake; None is a case that was looked at in vain."""
@@ -176,8 +177,8 @@ class Casebook:
             if PLAIN in checks or place[0] in checks or (alone and place not in told)
         )
         against = frozenset(told) - shown
-        text, where = best.text, (best.line, best.located)
-        return Hypothesis(best.id, best.kind, text, shown, implied - shown, against, *where)
+        others = implied - shown
+        return Hypothesis(best.id, best.kind, best.text, shown, others, against, best.spot)
 
     def _fitted(self) -> dict[Place, Sighting | None]:
         """Fit numbers to wrong results, those of the plain case first, until most are in vain."""
@@ -188,16 +189,19 @@ class Casebook:
             told[place] = self._to_fit[place]()
         return told
 
-    def _cause(self, found: Hypothesis, cases: frozenset[Place], step_at: StepAt) -> Cause:
+    def _cause(self, found: Hypothesis, cases: frozenset[Place], source: Source | None) -> Cause:
         id = f"{self._problem.id.upper()}-{found.id}"
         diagnosis = Diagnosis(id=id, **dataclasses.asdict(found.text))
-        step = None if found.located else self._problem.step_of_cause(found.id)
+        step = None if found.spot.located else self._problem.step_of_cause(found.id)
         if self._bridge:
             step = self._bridge.step
-        lines = [(found.line, found.located), *((s.line, s.located) for s in self._lines_of(found))]
-        fit = (pair for pair in lines if step is None or step_at(pair[0], True) in (None, step))
-        line, located = next(filter(lambda pair: pair[0], fit), (0, False))
-        return Cause(diagnosis, step or step_at(line, located), tuple(sorted(cases)), line or None)
+        places, spots = tuple(sorted(cases)), [found.spot, *(s.spot for s in self._lines_of(found))]
+        for spot in filter(lambda spot: spot.line, spots if source else ()):
+            fed_by = tuple(n for n in source.fed_by(spot) if step in (None, source.step_at(n)))
+            if step is not None and not fed_by and source.step_at(spot.line) not in (None, step):
+                continue
+            return Cause(diagnosis, step or source.step_behind(spot), places, spot.line, fed_by)
+        return Cause(diagnosis, step, places)
 
     def _lines_of(self, found: Hypothesis) -> list[Sighting]:
         """Return what was seen of its cases at a line: what is located there, and the state first.

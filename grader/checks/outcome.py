@@ -12,6 +12,7 @@ import re
 from grader.checks.translations import EMPTY, RECURSION_HELP, translation
 from grader.isolate.evidence import CallEvidence
 from grader.kernel.machine.tensors import Outside
+from grader.source.feeding import Spot
 from grader.spec.grade_record import Verdict
 from grader.spec.protocol import Ended, Reply, Status
 
@@ -95,8 +96,13 @@ class CaseOutcome:
     extent: str | None = None
     line: int = 0
     help: str | None = None
-    elsewhere: bool = False  # the line shows it, and the mistake need not lie in its step
+    spot: Spot | None = None  # where the line shows it and the mistake need not lie in its step
     looping: bool = False  # the line is where it was stopped, one of those that repeat
+
+
+def pointer_of(reply: Reply) -> str:
+    """Return the argument of a kernel by which an access was outside, "" where none is said."""
+    return reply.text.partition("; ")[0].partition(" argument ")[2]
 
 
 def of_call(evidence: CallEvidence, signature: str) -> CaseOutcome | None:
@@ -161,15 +167,15 @@ def _of_reply(reply: Reply, signature: str) -> CaseOutcome:
         help = _OPERATOR_HELP.get(reply.error_type)
     if reply.status == Status.ROUNDING_DOT:
         help = ROUNDING_HELP.get(reply.text)
-    elsewhere = re.search(EMPTY, named) is not None
+    spot = Spot(reply.line) if re.search(EMPTY, named) else None
     if reply.status == Status.OUT_OF_BOUNDS:
         help = _OUTSIDE_HELP.get(reply.error_type, help)
-        elsewhere = True  # masks and pointers are made before they are used
+        spot = Spot(reply.line, part="address+mask", of=pointer_of(reply))
     if reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED, Status.IMPORT_FAILED):
         help = translation(named)
     verdict = _STATUS_VERDICT.get(reply.status, Verdict.ERROR)
     looping = reply.status == Status.STOPPED
-    return CaseOutcome(verdict, headline, extent or None, reply.line, help, elsewhere, looping)
+    return CaseOutcome(verdict, headline, extent or None, reply.line, help, spot, looping)
 
 
 def _of_end(ended: Ended, what: str) -> CaseOutcome:

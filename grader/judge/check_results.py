@@ -6,6 +6,7 @@ import ast
 import functools
 from pathlib import Path
 
+from grader.causes.decide import PLAIN
 from grader.judge.testrun import Findings, Place
 from grader.spec.cases import Case
 from grader.spec.findings import Finding
@@ -43,16 +44,19 @@ def _with_steps(
     wrong: dict[str | None, set[str]] = {}
     right: dict[str | None, set[str]] = {}
     by_id = {result.id: _id(result) for result in results if result.verdict is Verdict.FAIL}
+    passed = {result.id for result in results if result.verdict is Verdict.PASS}
+    always = {name for c in problem.checks if c.id in passed for name in problem.judged(c)}
     for check in problem.checks:
         for (id, _), finding in findings.cases.items():
             if id == check.id in by_id and finding.wrong_outputs:
                 wrong.setdefault(by_id[id], set()).update(finding.wrong_outputs)
-                right.setdefault(by_id[id], set()).update(problem.judged(check))
+                right.setdefault(by_id[id], set(always)).update(problem.judged(check))
     steps = {}
     for cause, names in wrong.items():
-        of = [n for n, step in enumerate(problem.steps, start=1) if names <= set(step.makes)]
-        if len(of) == 1 and right[cause] - names:
-            steps[cause] = of[0]
+        of = [(len(s.makes), n) for n, s in enumerate(problem.steps, 1) if names <= set(s.makes)]
+        at_core = len(names) == 1 or by_id.get(PLAIN, "") == cause  # and not of heads, or lengths
+        if of and at_core and right[cause] - names:
+            steps[cause] = min(of)[1]  # of a step that makes less besides
     return [
         result.model_copy(update={"step": steps[_id(result)]})
         if result.id in by_id and _is_nowhere(result) and _id(result) in steps

@@ -16,6 +16,7 @@ from grader.checks.correctness import Difference, ranges
 from grader.isolate.evidence import CallEvidence
 from grader.judge.case import CheckCase
 from grader.judge.looks import Seen
+from grader.source.feeding import Spot
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.findings import Finding
@@ -58,7 +59,7 @@ class CaseFindings:
         headline: str,
         *,
         line: int = 0,
-        elsewhere: bool = False,
+        spot: Spot | None = None,
         looping: bool = False,
         output: str = "",
         wrong: tuple[Difference, ...] = (),
@@ -67,6 +68,7 @@ class CaseFindings:
         """Return a finding; of what is `wrong` about the outputs the message shows the first."""
         at, source = self.at, self.source
         line = line if line <= source.num_lines else 0
+        spot = spot if line and spot is not None else Spot(line, located=True)
         if wrong:
             shows = ("first", "worst", "extent", "errors")
             details = {name: getattr(wrong[0], name) for name in shows} | details
@@ -75,8 +77,8 @@ class CaseFindings:
             test=at.check.test_name,
             file=at.problem.file,
             line=line or None,
-            fed_by=source.fed_by(line),
-            step=self._step(line, elsewhere=elsewhere, looping=looping),
+            fed_by=source.fed_by(spot),
+            step=self._step(spot, looping=looping),
             input=str(at.case),
             output=output or None,
             repeat=f"make grade P={at.problem.id} SEED={self.seed}",
@@ -86,7 +88,7 @@ class CaseFindings:
         margin = max((difference.margin for difference in wrong), default=None)
         return Finding(verdict=verdict, message=message, wrong_outputs=names, margin=margin)
 
-    def _step(self, line: int, *, elsewhere: bool, looping: bool) -> int | None:
+    def _step(self, spot: Spot, *, looping: bool) -> int | None:
         """Return the step of a line, if the mistake lies there; a bridge is a step of its own.
 
         A call that does not end was stopped somewhere in its loop: all of that has to be one step.
@@ -94,11 +96,9 @@ class CaseFindings:
         bridge, source = self.at.whole.bridge, self.source
         if self.at.check.bridge and bridge is not None:
             return bridge.step
-        if not line:
-            return None
         if looping:
-            return source.step_of_loops_at(line)
-        return source.step_behind(line, located=not elsewhere)
+            return source.step_of_loops_at(spot.line)
+        return source.step_behind(spot)
 
     def failed(self, failure: outcome.CaseOutcome, evidence: CallEvidence) -> Finding:
         """Return the finding of a call without outputs to compare, or of a remark about one."""
@@ -115,7 +115,7 @@ class CaseFindings:
             line=failure.line,
             extent=failure.extent,
             help=failure.help or self._of_given_code(failure),
-            elsewhere=failure.elsewhere,
+            spot=failure.spot,
             looping=failure.looping,
             output=evidence.output,
             not_run=evidence.result is None,

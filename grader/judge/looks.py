@@ -101,8 +101,9 @@ class Looks:
         tiles = tile_map(walk) if walk is not None else None
         return Seen(tiles, _shown(told), found)
 
-    def at_fault(self, session: Session, called: Called, how: str, line: int) -> bool:
-        """Look why a kernel came outside of its tensors in a way of `Outside`, at a line.
+    def at_fault(self, session: Session, called: Called, how: str, line: int, of: str) -> bool:
+        """Look why a kernel came outside of its tensors in a way of `Outside`, at a line, by a
+        pointer.
 
         Where a whole tile lies outside, what lies there is left out of one more call. Return
         whether the casebook hears of anything.
@@ -113,7 +114,7 @@ class Looks:
             names = tuple(called.problem.judged(called.check))
             trace = session.call(case, called.inputs, names, traced=True, lenient=True).trace
             self._faults[line] = trace and astray(case, trace, names)
-        seen, fault = self._faults.get(line), outside(how, line)
+        seen, fault = self._faults.get(line), outside(how, line, of)
         if seen is not None:
             self._casebook.add_raced(place, seen)
         elif fault is not None:

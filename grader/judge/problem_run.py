@@ -126,7 +126,7 @@ class ProblemRun:
     def causes(self) -> list[Cause]:
         """Return the causes of what came out wrong, see `Casebook.settle`."""
         books = filter(None, (self._of_bridge, self._casebook))
-        return [cause for book in books for cause in book.settle(self.source.step_behind)]
+        return [cause for book in books for cause in book.settle(self.source)]
 
     def _casebook_of(self, at: CheckCase) -> Casebook:
         return self._of_bridge if at.check.bridge and self._of_bridge else self._casebook
@@ -225,7 +225,8 @@ class ProblemRun:
         if not isinstance(reply, Reply) or reply.status is not Status.OUT_OF_BOUNDS:
             return False
         try:
-            return self._looks.at_fault(session, called, reply.error_type, reply.line)
+            of = outcome.pointer_of(reply)
+            return self._looks.at_fault(session, called, reply.error_type, reply.line, of)
         except Exception:  # of the judge's own: the fault itself is known
             return False
 

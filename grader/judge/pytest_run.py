@@ -222,8 +222,7 @@ def _causes(run: ProblemRun, say: Callable[[str], None]) -> list[CauseFound]:
     They explain verdicts, which stand without them.
     """
     try:
-        fed_by = run.source.fed_by
-        return [CauseFound(**vars(c), fed_by=fed_by(c.line or 0)) for c in run.causes()]
+        return [CauseFound(**vars(cause)) for cause in run.causes()]
     except Exception as error:
         say(f"{run.problem.id}: the judge failed to find causes: {type(error).__name__}: {error}")
         return []

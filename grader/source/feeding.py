@@ -7,45 +7,49 @@ load by a pointer that one moves.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import functools
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from grader.source.loops import FUNCTIONS, lines_of
+from grader.source.loops import FUNCTIONS, LOOPS, lines_of
 from grader.spec.problem import GIVEN
 
 _MOST = 400  # names that are followed
-_COMPOUND = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With)
+_DEEPEST = 8  # calls in each other
+_BRANCHES = (ast.If, ast.IfExp)
+_COMPUTE = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp)
+_ADDED = (ast.Add, ast.Sub)
+_OF_ACCESS = {"pointer", "address", "mask"}
 
 
-def lines_feeding(tree: ast.Module, line: int, ends: Callable[[int], bool]) -> set[int]:
-    """Return the lines on which a line depends and for which `ends` is true.
+@dataclasses.dataclass(frozen=True)
+class Spot:
+    """Where something shows: a line, 0 for none, and whether the mistake is `located` there.
+
+    `part` is what of the line may be wrong, "" where that is not known. Of an access it is its
+    "mask", its "address", or only the "pointer" in that, with "launch" also where a launch passes
+    it, with "grid" also the grid of that, as in "address+mask+grid". Of a loop it is its "bounds",
+    or what decides in it, "branch". `of` is the name of a pointer, where the line accesses several,
+    or works with what was loaded from one.
+    """
+
+    line: int = 0
+    located: bool = False
+    part: str = ""
+    of: str = ""
+
+
+def lines_feeding(tree: ast.Module, spot: Spot, ends: Callable[[int], bool]) -> set[int]:
+    """Return the lines that make a part of a line and for which `ends` is true.
 
     What one that assigns depends on in its turn is not followed; what one that calls hands on is.
-    Of a line that stores, what its address and its mask depend on counts, and not what is stored.
+    Of a launch that counts only where nothing in the kernel does. Where an end makes the part
+    itself that line is the one. Without a part it is all that the line reads, of a store its
+    address and mask, of a loop its bounds.
     """
-    found: set[int] = set()
-    inner = _function_at(tree, line)
-    if inner is None:
-        return found
-    waiting = [(inner, name) for name in _used_at(tree, inner, line)]
-    seen = set(waiting)
-    while waiting and len(seen) < _MOST:
-        function, name = waiting.pop()
-        more: list[tuple[ast.FunctionDef, str]] = []
-        assigned = list(_assigned(function, name))
-        own = {number for number, _ in assigned if ends(number)}
-        found |= own
-        for number, value in assigned:
-            if number not in own and value is not None:
-                more += [(function, used) for used in _names(value)]
-        if name in (parameters := _parameters(function)) and not own:
-            for caller, call in _calls(tree, function.name):
-                value = _argument(call, parameters.index(name), name)
-                if value is not None:
-                    found |= {call.lineno} if ends(call.lineno) else set()
-                    more += [(caller, used) for used in _names(value)]
-        waiting += [place for place in more if place not in seen]
-        seen.update(more)
-    return found
+    function = _function_at(tree, spot.line)
+    return set() if function is None else _Slice(tree, spot, ends).from_line(function)
 
 
 def bare_loads(tree: ast.Module) -> list[int]:
@@ -56,41 +60,222 @@ def bare_loads(tree: ast.Module) -> list[int]:
     return [n.lineno for n, m, k in named if (m > 1 or "mask" in k) and not (m > 2 or "other" in k)]
 
 
+class _Slice:
+    """What a part of a line is made of."""
+
+    def __init__(self, tree: ast.Module, spot: Spot, ends: Callable[[int], bool]) -> None:
+        self._tree, self._spot, self._ends = tree, spot, ends
+        self._functions = _functions(tree)
+        self._parts = set(spot.part.split("+")) - {""}
+        self._of_pointer = "pointer" in self._parts
+        self._found: set[int] = set()
+        self._waiting: list[_Place] = []
+        self._seen: set[_Place] = set()
+        self._launched: list[tuple[str, str]] = []  # kernels, with the names of parameters
+
+    def from_line(self, function: ast.FunctionDef) -> set[int]:
+        """Return the lines that make what the line of the spot, in `function`, works with."""
+        line, part = self._spot.line, self._spot.part
+        makes_it = part not in ("", "branch") and self._ends(line)
+        around = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and line in lines_of(n)]
+        asked, loaded = self._asked(function, around)
+        if makes_it and any(isinstance(one, _COMPUTE) for one in asked):
+            return {line}
+        loops = [n for n in around if isinstance(n, ast.For)]
+        counted = {name for loop in loops for name in _names_of(loop.target)}
+        names = _names(*asked) - (counted if part == "branch" else set())
+        self._follow(_Place(function, name, loaded) for name in names)
+        while self._waiting:
+            self._step(self._waiting.pop())
+        if self._launched and (self._parts & {"launch", "grid"} or not self._found):
+            self._follow_launches()
+        return self._found
+
+    def _asked(
+        self, function: ast.FunctionDef, around: list[ast.stmt]
+    ) -> tuple[list[ast.AST], bool]:
+        """Return the expressions of the part, and whether these are of an access."""
+        loop = max((n for n in around if isinstance(n, LOOPS)), key=_begin, default=None)
+        inner = max(around, key=lambda n: (n.lineno, -(n.end_lineno or n.lineno)))
+        part = self._spot.part
+        if loop is not None and part == "bounds":
+            return _bounds(loop), False
+        if part == "branch":
+            tests = [n.test for n in ast.walk(loop or function) if isinstance(n, _BRANCHES)]
+            return tests, False
+        calls = [n for n in ast.walk(inner) if isinstance(n, ast.Call)]
+        stores = not part and isinstance(inner, ast.Expr)
+        if self._parts & _OF_ACCESS or stores:
+            found = [pair for call in calls for pair in self._of_call(call, ())]
+            own = [one for name, one in found if _is_of(name, self._spot.of)]
+            if found or part == "mask":
+                return own or [one for _, one in found], True
+        return _read_by(inner), False
+
+    def _follow(self, places: Iterable[_Place]) -> None:
+        new = [place for place in places if place not in self._seen]
+        if len(self._seen) < _MOST:
+            self._waiting += new
+            self._seen.update(new)
+
+    def _step(self, place: _Place) -> None:
+        """Follow one name to the lines that assign it, and to calls that pass it."""
+        function, name, loaded = place
+        assigned = list(_assigned(self._tree, function, name))
+        # What has been loaded is not followed to a pointer before its load is found.
+        own = {n for n, _ in assigned if self._ends(n) and (loaded or not self._of_pointer)}
+        self._found |= own
+        if own:
+            return
+        for _, value in assigned:
+            self._follow(_Place(function, used, at) for used, at in self._used(value, loaded))
+        if name in (parameters := _parameters(function)):
+            for caller, call in _calls(self._tree, function.name):
+                value = _argument(call, parameters.index(name), name)
+                if isinstance(call.func, ast.Subscript):
+                    self._launched.append((function.name, name))
+                elif value is not None:
+                    makes = not self._spot.part or isinstance(value, _COMPUTE)
+                    self._found |= {call.lineno} if makes and self._ends(call.lineno) else set()
+                    self._follow(_Place(caller, used, loaded) for used in _names(value))
+
+    def _used(self, value: ast.AST | None, loaded: bool) -> Iterator[tuple[str, bool]]:
+        """Yield the names that a value is made of, each with whether it is what an access takes."""
+        if value is None:
+            return
+        if self._of_pointer and loaded:
+            value = _leftmost(value)
+        elif self._of_pointer:
+            calls = [n for n in ast.walk(value) if isinstance(n, ast.Call)]
+            found = [pair for call in calls for pair in self._of_call(call, ())]
+            if found:
+                ours = [one for name, one in found if _is_of(name, self._spot.of)]
+                yield from ((used, True) for used in _names(*ours))
+                return
+        yield from ((used, loaded) for used in _names(value))
+        for call in (n for n in ast.walk(value) if isinstance(n, ast.Call)):
+            called = self._functions.get(getattr(call.func, "id", ""))
+            if called is not None and called in self._tree.body:
+                returned = [n.value for n in ast.walk(called) if isinstance(n, ast.Return)]
+                self._follow(_Place(called, used, loaded) for used in _names(*returned))
+
+    def _follow_launches(self) -> None:
+        """Find what kernels are passed, and with "program" the grids that they are launched on."""
+        for kernel, name in self._launched:
+            for caller, call in _calls(self._tree, kernel):
+                if not isinstance(call.func, ast.Subscript):
+                    continue
+                index = _parameters(self._functions[kernel]).index(name)
+                value: ast.AST | None = _argument(call, index, name)
+                if "grid" in self._parts:
+                    value = call.func.slice
+                if value is not None:
+                    lines = {call.lineno, getattr(value, "lineno", call.lineno)}
+                    self._found |= {n for n in lines if self._ends(n)}
+                    self._follow(_Place(caller, used, True) for used in _names(value))
+        while self._waiting:
+            self._step(self._waiting.pop())
+
+    def _of_call(
+        self, call: ast.Call, within: tuple[ast.FunctionDef, ...]
+    ) -> Iterator[tuple[str, ast.AST]]:
+        """Yield what accesses of a call work with, each with the name of its pointer.
+
+        Of one that is made in a function that is called, that is what it gets as an argument.
+        """
+        called = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+        function = self._functions.get(called)
+        if called in ("load", "store") or called.startswith("atomic_"):
+            yield from _of_access(call, called, self._parts or {"address", "mask"}, within)
+        elif function is not None and function not in within and len(within) < _DEEPEST:
+            parameters = _parameters(function)
+            handed = {name: _argument(call, n, name) for n, name in enumerate(parameters)}
+            for inside in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
+                for name, expression in self._of_call(inside, (*within, function)):
+                    pointers = _behind(function, {name}, handed, only_pointers=True)
+                    name = next(iter(_names(*map(_leftmost, pointers[:1]))), "")
+                    made = _behind(function, _names(expression), handed, self._of_pointer)
+                    yield from ((name, argument) for argument in made)
+
+
+class _Place(NamedTuple):
+    """A name in a function, and whether it is that of a pointer, mask or offset of an access."""
+
+    function: ast.FunctionDef
+    name: str
+    loaded: bool
+
+
+def _of_access(
+    call: ast.Call, called: str, parts: Container[str], within: tuple[ast.FunctionDef, ...]
+) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the expressions of a part of one access; the name of a descriptor is its pointer."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    pointer = call.args[0] if call.args else owner
+    pointer = owner if isinstance(pointer, ast.List) else pointer
+    name = next(iter(_names(_leftmost(pointer))), "")
+    if "pointer" in parts:
+        yield name, _leftmost(pointer)
+    if "address" in parts:
+        yield from ((name, one) for one in (owner, *call.args[:1]))
+    if "mask" in parts:
+        at = 1 if called == "load" else 2
+        masks = [*call.args[at : at + 1], *(k.value for k in call.keywords if k.arg == "mask")]
+        tests = [n.test for f in within[-1:] for n in ast.walk(f) if isinstance(n, ast.If)]
+        yield from ((name, one) for one in (*masks, *tests))
+
+
+def _behind(
+    function: ast.FunctionDef,
+    names: Iterable[str],
+    handed: Mapping[str, ast.AST | None],
+    only_pointers: bool,
+) -> list[ast.AST]:
+    """Return the arguments of a call that names in the called function are made of."""
+    waiting = list(names)
+    for name in waiting:
+        for _, value in _assigned(None, function, name):
+            value = _leftmost(value) if only_pointers and value is not None else value
+            waiting += _names(value) - set(waiting)
+    found = (handed.get(name) for name in waiting)
+    return [argument for argument in found if argument is not None]
+
+
+def _read_by(inner: ast.stmt) -> list[ast.AST]:
+    """Return what a statement reads itself, without those in it."""
+    if isinstance(inner, LOOPS):
+        return _bounds(inner)
+    if isinstance(inner, (ast.If, ast.With, *FUNCTIONS)):
+        return [inner.test] if isinstance(inner, ast.If) else []
+    return [inner]
+
+
+def _bounds(loop: ast.AST) -> list[ast.AST]:
+    if isinstance(loop, ast.While):
+        return [loop.test]
+    over = loop.iter if isinstance(loop, (ast.For, ast.AsyncFor)) else loop
+    return list(over.args) if isinstance(over, ast.Call) else [over]
+
+
+def _leftmost(expression: ast.AST) -> ast.AST:
+    """Return the pointer of an address: by custom it stands first in the sum."""
+    while True:
+        if isinstance(expression, ast.BinOp) and isinstance(expression.op, _ADDED):
+            expression = expression.left
+        elif isinstance(expression, ast.Call) and expression.args:  # as of a descriptor
+            expression = expression.args[0]
+        else:
+            return expression
+
+
+def _is_of(name: str, of: str) -> bool:
+    """Whether a pointer has the name that is asked for: k_ptr, k_ptrs and k_rows are of "k"."""
+    return not of or name.partition("_")[0] == of.partition("_")[0]
+
+
 def _function_at(tree: ast.Module, line: int) -> ast.FunctionDef | None:
     around = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and line in lines_of(n)]
     return max(around, key=lambda n: n.lineno, default=None)
-
-
-def _used_at(tree: ast.Module, function: ast.FunctionDef, line: int) -> set[str]:
-    """Return the names that the innermost statement at a line reads, of a loop its head's."""
-    around = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and line in lines_of(n)]
-    inner = max(around, key=lambda n: (n.lineno, -(n.end_lineno or n.lineno)))
-    if isinstance(inner, (ast.For, ast.AsyncFor)):
-        return _names(inner.iter)
-    if isinstance(inner, _COMPOUND):
-        return _names(getattr(inner, "test", None))
-    if isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Call):
-        return _names_of_address(inner.value, _functions(tree))
-    return set() if isinstance(inner, FUNCTIONS) else _names(inner)
-
-
-def _names_of_address(call: ast.Call, functions: Mapping[str, ast.FunctionDef]) -> set[str]:
-    """Return the names that make address and mask of a call that stores; all, if it is no store."""
-    called = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
-    if (called == "store" or called.startswith("atomic_")) and call.args:
-        said = [*call.args[:1], *call.args[2:], *(k.value for k in call.keywords)]
-        return set().union(*map(_names, said))
-    if called not in functions:
-        return _names(call)
-    function = functions[called]
-    stores = [n.value for n in ast.walk(function) if isinstance(n, ast.Expr)]
-    inside = [_names_of_address(n, {}) for n in stores if isinstance(n, ast.Call)]
-    waiting = list(set().union(*inside))
-    for name in waiting:
-        values = [value for _, value in _assigned(function, name) if value is not None]
-        waiting += set().union(*map(_names, values)) - set(waiting)
-    handed = [_argument(call, n, p) for n, p in enumerate(_parameters(function)) if p in waiting]
-    return set().union(*map(_names, handed)) if inside else _names(call)
 
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
@@ -100,25 +285,54 @@ def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
         path = GIVEN / f"{str(getattr(node, 'module', '')).rpartition('.')[2]}.py"
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("given."):
             if path.is_file():
-                found |= _functions(ast.parse(path.read_text("utf-8")))
+                found |= _functions_of(path.read_text("utf-8"))
         elif isinstance(node, ast.FunctionDef):
             found[node.name] = node
     return found
 
 
-def _names(node: ast.AST | None) -> set[str]:
-    nodes = ast.walk(node) if node is not None else ()
-    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+@functools.lru_cache(32)
+def _functions_of(text: str) -> dict[str, ast.FunctionDef]:
+    return _functions(ast.parse(text))
 
 
-def _assigned(function: ast.FunctionDef, name: str) -> Iterator[tuple[int, ast.AST | None]]:
-    """Yield the lines at which a function gives a name a value, each with what it is made of."""
+def _names(*nodes: ast.AST | None) -> set[str]:
+    inside = (n for node in nodes if node is not None for n in ast.walk(node))
+    return {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def _assigned(
+    tree: ast.Module | None, function: ast.FunctionDef, name: str
+) -> Iterator[tuple[int, ast.AST | None]]:
+    """Yield the lines at which a function gives a name a value, each with what it is made of.
+
+    What a method is passed may be changed by the others of its class, as PyTorch's ctx.
+    """
+    if tree is not None and name in _parameters(function):
+        classes = (n for n in tree.body if isinstance(n, ast.ClassDef) and function in n.body)
+        for node in (n for c in classes for n in ast.walk(c) if isinstance(n, ast.stmt)):
+            changed = [n for n in _changed(node) if isinstance(n, ast.Attribute)]
+            if any(name in _names(n) for n in changed):
+                yield node.lineno, None
     for node in ast.walk(function):
         targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
         for target in filter(None, targets):
-            stored = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
-            if name in stored and not isinstance(node, ast.comprehension):
+            if name in _names_of(target) and not isinstance(node, ast.comprehension):
                 yield node.lineno, getattr(node, "value", None) or getattr(node, "iter", None)
+
+
+def _changed(node: ast.stmt) -> list[ast.AST]:
+    """Return what a statement assigns, or the method that it calls for its effect."""
+    called = getattr(node.value, "func", None) if isinstance(node, ast.Expr) else None
+    return [*getattr(node, "targets", ()), *([called] if called else ())]
+
+
+def _names_of(target: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+
+
+def _begin(node: ast.stmt) -> int:
+    return node.lineno
 
 
 def _parameters(function: ast.FunctionDef) -> list[str]:

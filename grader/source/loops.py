@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 def loops_around(tree: ast.Module, line: int) -> list[range]:
@@ -25,7 +25,7 @@ def loops_around(tree: ast.Module, line: int) -> list[range]:
         line = lines.pop()
         functions = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and line in lines_of(n)]
         inner = max(functions, key=lambda n: n.lineno, default=None)
-        around = (lines_of(n) for n in ast.walk(inner or tree) if isinstance(n, _LOOPS))
+        around = (lines_of(n) for n in ast.walk(inner or tree) if isinstance(n, LOOPS))
         loops += [loop for loop in around if line in loop]
         if inner is not None and inner.name not in known:
             known.add(inner.name)
@@ -35,7 +35,7 @@ def loops_around(tree: ast.Module, line: int) -> list[range]:
 
 def is_head_of_loop(tree: ast.Module, line: int) -> bool:
     """Whether a loop begins at a line."""
-    return any(isinstance(n, _LOOPS) and n.lineno == line for n in ast.walk(tree))
+    return any(isinstance(n, LOOPS) and n.lineno == line for n in ast.walk(tree))
 
 
 def lines_of(node: ast.AST) -> range:

@@ -14,11 +14,10 @@ import os
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 from grader.base.regular_file import open_below
-from grader.source.feeding import bare_loads, lines_feeding
+from grader.source.feeding import Spot, bare_loads, lines_feeding
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, loops_around
 from grader.source.policy.rules import violations
@@ -95,38 +94,41 @@ class Source:
         steps = {self._step_of(loop) for loop in loops_around(tree, line)} if tree else set()
         return steps.pop() if len(steps) == 1 else None
 
-    def fed_by(self, line: int) -> tuple[int, ...]:
-        """Return the lines of other steps that make what a line works with.
+    def fed_by(self, spot: Spot) -> tuple[int, ...]:
+        """Return the lines of steps that make what is wrong at another line, or may be.
 
-        Of a step itself that is told of the heads of loops: their bounds may be another step's.
+        Of a line of a step without a part, only of the head of a loop: its bounds may be those of
+        another step.
         """
-        tree, own = self._tree(), self.step_at(line)
-        if own is not None and tree is not None and not is_head_of_loop(tree, line):
-            return ()
-        return tuple(sorted(self._feeding(line, lambda n: self.step_at(n) not in (None, own))))
-
-    def _feeding(self, line: int, ends: Callable[[int], bool]) -> set[int]:
+        line, own = spot.line, self.step_at(spot.line)
         tree = self._tree() if line and self.has_steps else None
-        return set() if tree is None else lines_feeding(tree, line, ends)
+        if tree is None or (own is not None and not (spot.part or is_head_of_loop(tree, line))):
+            return ()
+        others = None if spot.part else own
+        lines = lines_feeding(tree, spot, lambda n: self.step_at(n) not in (None, others))
+        return tuple(sorted(lines - {line}))
 
     def bare_load(self) -> int:
         """Return the line of the one load with a mask and without `other`, 0 if not one is such."""
         lines = bare_loads(tree) if (tree := self._tree()) else []
         return lines[0] if len(lines) == 1 else 0
 
-    def step_behind(self, line: int, located: bool = True) -> int | None:
-        """Return the step that feeds a line of given code; None where several do, or none.
+    def step_behind(self, spot: Spot) -> int | None:
+        """Return the step in which the mistake lies that shows somewhere, None if that is not sure.
 
-        Of another line it is its own, if what shows there is `located` there, or if no other step
-        feeds the line.
+        It is that of the line, if it is `located` there, and else the one that makes what is wrong.
         """
-        own = self.step_at(line)
-        if own is not None and located:
+        own = self.step_at(spot.line)
+        if own is not None and spot.located:
             return own
-        fed_by = self._feeding(line, lambda number: self.step_at(number) is not None)
-        steps = {self.step_at(number) for number in fed_by} | ({own} if own else set())
-        if not self.keeps_given:
+        tree = self._tree() if spot.line and self.has_steps else None
+        if tree is None or not self.keeps_given:
             return None  # the mistake may be in what was changed there
+        lines = lines_feeding(tree, spot, lambda number: self.step_at(number) is not None)
+        steps = {self.step_at(number) for number in lines}
+        # An access in a loop of the step may be wrong in that, and so may be what decides there.
+        both = spot.part != "bounds" and self.step_of_loops_at(spot.line) == own
+        steps |= {own} if own and (both or not (spot.part and lines)) else set()
         return steps.pop() if len(steps) == 1 else None
 
     def _tree(self) -> ast.Module | None:

@@ -43,8 +43,8 @@ class Step(Table):
     """One numbered step of a stub: title, about how many lines, the known mistakes made there.
 
     `turns_green` are the checks that pass once the steps up to this one are done, and `work` where
-    it then earns all its points. `makes` are outputs of which a mistake here, and no mistake in
-    another step, makes one wrong and leaves the others right.
+    it then earns all its points. `makes` are outputs that a mistake here makes wrong, and it
+    leaves the others right; of several such steps the one with the fewest is it.
     """
 
     title: str

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-
 from grader.causes.rules.sighting import Sighting
 from grader.kernel.machine.tensors import Outside
 
-_Edge = functools.partial(Sighting, "EDGE-NOT-MASKED", located=True)
 
-
-def outside(how: str, line: int) -> Sighting | None:
-    """Return the cause of an access at `line` that was outside in a way of `Outside`."""
+def outside(how: str, line: int, of: str) -> Sighting | None:
+    """Return the cause of an access of a pointer that was outside in a way of `Outside`."""
     if how == Outside.EDGE:
-        return _Edge(line=line)
+        return Sighting("EDGE-NOT-MASKED", line, of=of)
     if how == Outside.BLOCK:
-        return _Edge(line=line, variant="of_blocks")
+        return Sighting("EDGE-NOT-MASKED", line, variant="of_blocks", of=of)
     if how == Outside.MASK:
-        return Sighting("MASK-TOO-WIDE", line)
+        return Sighting("MASK-TOO-WIDE", line, of=of)
     if how == Outside.STRIDE:
-        return Sighting("WRONG-STRIDE", line, variant="outside")
+        return Sighting("WRONG-STRIDE", line, variant="outside", of=of)
     if how in (Outside.TILE, Outside.BEFORE):
-        return Sighting("TILE-OUTSIDE", line)
+        return Sighting("TILE-OUTSIDE", line, of=of)
     if how == Outside.WRAPS:
-        return Sighting("OFFSET-OVERFLOWS", line, located=True)
+        return Sighting("OFFSET-OVERFLOWS", line, of=of)
     return None

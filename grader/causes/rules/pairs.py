@@ -275,6 +275,7 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
         if (masks == 0).all():
             line, variant = walk.scores_line, "not_masked"
             if walk.product != "out":
+                line = walk.product_line
                 variant = "of_queries_not_masked" if walk.over_queries else "not_masked_for_dq"
         else:
             line, variant = walk.mask_of(extra), "of_queries" if walk.over_queries else ""

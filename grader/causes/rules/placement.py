@@ -122,6 +122,7 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     return Sighting(
         "HEADS-APART" if heads else "ROWS-APART",
         seen["line"],
+        of=names[0],
         figures={
             "one": names[0],
             "other": names[1],

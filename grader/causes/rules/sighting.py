@@ -11,6 +11,7 @@ import numpy as np
 from grader.causes.decide import Kind
 from grader.checks.correctness import ranges
 from grader.kernel.observers.trace import ACCESS, OPERANDS, Trace
+from grader.source.feeding import Spot
 from grader.spec.causes import Text, entry_of
 
 
@@ -24,7 +25,7 @@ class Sighting:
     known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
     kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
     looks different at different sizes. `outright`: it says more than a known mistake of the same
-    numbers.
+    numbers. `of` is the name of the pointer, where no figure is.
     """
 
     id: str
@@ -34,12 +35,20 @@ class Sighting:
     of_grid: bool = False
     outright: bool = False
     variant: str = ""
+    of: str = ""
     figures: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def text(self) -> Text:
         """What a report says of it."""
         return entry_of(self.id).said(self.figures, "seen", self.variant)
+
+    @functools.cached_property
+    def spot(self) -> Spot:
+        """Where it shows: of which part, its table in grader/spec/causes says."""
+        part = "" if self.located else entry_of(self.id).part
+        of = self.figures.get("operand") or self.figures.get("name") or ""
+        return Spot(self.line, self.located, part, self.of or str(of))
 
     @property
     def family(self) -> str:

@@ -2,6 +2,7 @@
 
     [POINTER-WITHOUT-STRIDE]    without the problem's prefix
     problems    where it can occur, if known mistakes do not say so; without it: everywhere
+    part        of a line where it shows: see Spot in grader/source/feeding.py
     title, note, help           what is wrong, what happened, what to do: in general
     why, wrong, right           why it happens, and a line of code, wrong and right
     [POINTER-WITHOUT-STRIDE.seen]           what a rule of grader/causes says of a kernel
@@ -28,7 +29,7 @@ from grader.spec.problem import ManifestError, load_problem, problem_ids
 FOLDER = Path(__file__).parent
 MEASURED = "measured"
 _TEXTS = ("title", "note", "help")
-_OF_A_TABLE = {*_TEXTS, "problems", "why", "wrong", "right"}
+_OF_A_TABLE = {*_TEXTS, "problems", "part", "why", "wrong", "right"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,11 @@ class Entry:
         if self.id == "COMPILES":
             among = {p for p in among if any(c.compiles for c in load_problem(p).checks)}
         return tuple(id for id in problem_ids() if id in among)
+
+    @property
+    def part(self) -> str:
+        """What of a line is wrong where it shows, "" where that is not known."""
+        return str(self.table.get("part", ""))
 
     @functools.cached_property
     def text(self) -> Text:
