@@ -113,3 +113,46 @@ def test_the_one_load_without_other_is_found(old, new, line):
 def test_a_file_that_is_no_python_has_no_such_lines():
     source = Source("p08", b"# >>> step 1: a\ndef f(:\n# <<< step 1\n")
     assert source.fed_by(Spot(2)) == () and source.step_of_loops_at(2) is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "at", "part", "of", "fed_by", "step"),
+    [
+        ("p02", "x_tile = tl.load(", "address", "x", ("x_ptrs = x_ptr + row_ids",), 5),
+        ("p02", "x_tile = tl.load(", "mask", "x", ("row_mask =", "col_mask ="), None),
+        ("p02", "tl.store(y_ptr + row_ids", "address+grid", "y", ("row_ids =",), 2),
+        ("p03", "q = tl.load(q_ptrs", "mask", "", (), 3),  # it is made there
+        ("p03", "k = load_keys(k_ptr", "mask", "", ("HEAD_DIM=head_dim, IS_EVEN=",), 2),
+        ("p05", "running_max, running_sum, acc = causal_walk(", "pointer", "v", ("v_ptr +=",), 2),
+        ("p06", "scores = tl.dot(q, tl.trans(k)", "bounds", "", ("first_key =", "end_key ="), 3),
+        (
+            "p06",
+            "scores = tl.dot(q, tl.trans(k)",
+            "branch",
+            "",
+            ("full_start =", "full_end ="),
+            None,
+        ),
+        ("p08", "ds_t = p_t * (dp_t", "pointer", "delta", ("head_delta_ptr = delta_ptr",), 6),
+        ("p08", "ds_t = p_t * (dp_t", "pointer", "dout", ("head_dout_ptr = dout_ptr",), 6),
+        ("p08", "q, k, v, out, lse = ctx", "", "", ("ctx.save_for_backward(", "ctx.softmax"), 2),
+    ],
+)
+def test_a_part_of_a_line_is_made_by_the_lines_of_that_part(problem, at, part, of, fed_by, step):
+    lines = model_answer(problem).splitlines()
+    source = Source(problem, model_answer(problem).encode())
+    line = next(n for n, text in enumerate(lines, 1) if text.strip().startswith(at))
+    spot = Spot(line, part=part, of=of)
+    found = [lines[n - 1].strip() for n in source.fed_by(spot)]
+    assert all(any(text.startswith(one) for text in found) for one in fed_by), found
+    assert len(found) <= 2
+    assert source.step_behind(spot) == step
+
+
+def test_a_loop_in_which_a_helper_is_called_has_the_bounds():
+    text = model_answer("p01")
+    lines, source = text.splitlines(), Source("p01", text.encode())
+    (line,) = (n for n, of in enumerate(lines, 1) if "scores = tile_matmul(" in of)
+    spot = Spot(line, part="bounds")
+    assert [lines[n - 1].strip() for n in source.fed_by(spot)] == ["stop = q_stop"]
+    assert source.step_behind(spot) == 6

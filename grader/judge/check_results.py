@@ -50,12 +50,13 @@ def _with_steps(
         for (id, _), finding in findings.cases.items():
             if id == check.id in by_id and finding.wrong_outputs:
                 wrong.setdefault(by_id[id], set()).update(finding.wrong_outputs)
-                right.setdefault(by_id[id], set(always)).update(problem.judged(check))
+                right.setdefault(by_id[id], set()).update(problem.judged(check))
     steps = {}
     for cause, names in wrong.items():
         of = [(len(s.makes), n) for n, s in enumerate(problem.steps, 1) if names <= set(s.makes)]
         at_core = len(names) == 1 or by_id.get(PLAIN, "") == cause  # and not of heads, or lengths
-        if of and at_core and right[cause] - names:
+        others = right[cause] | (always if not names & always else set())
+        if of and at_core and others - names:
             steps[cause] = min(of)[1]  # of a step that makes less besides
     return [
         result.model_copy(update={"step": steps[_id(result)]})

@@ -8,7 +8,7 @@ from grader.causes.diagnose import Casebook
 from grader.causes.rules.bounds import outside
 from grader.causes.rules.fitted_sums import as_read
 from grader.causes.rules.look import astray, look
-from grader.causes.rules.numbers import Rounding, of_state, rounded
+from grader.causes.rules.numbers import Rounding, in_no_tile, of_state, rounded
 from grader.causes.rules.overflow import limited, overflow
 from grader.causes.rules.placement import misplaced
 from grader.causes.rules.sighting import Result, Sighting
@@ -80,6 +80,8 @@ class Looks:
             if state is not None:
                 self._casebook.add_state(place, state)
                 sighting = sighting or (state if part.in_unit else None)
+        elif told is not None and told.never:
+            self._casebook.add_state(place, in_no_tile(told.record, told.never))
         if trace is None:
             sighting = sighting or (rounded(case, found) if found is not None else None)
             if sighting is not None:

@@ -76,6 +76,12 @@ class _Slice:
     def from_line(self, function: ast.FunctionDef) -> set[int]:
         """Return the lines that make what the line of the spot, in `function`, works with."""
         line, part = self._spot.line, self._spot.part
+        for _ in range(_DEEPEST if part == "bounds" else 0):
+            within = [n for n in ast.walk(function) if isinstance(n, LOOPS)]
+            callers = list(_calls(self._tree, function.name))
+            if len(callers) != 1 or any(line in lines_of(loop) for loop in within):
+                break
+            function, line = callers[0][0], callers[0][1].lineno
         makes_it = part not in ("", "branch") and self._ends(line)
         around = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and line in lines_of(n)]
         asked, loaded = self._asked(function, around)
@@ -169,9 +175,8 @@ class _Slice:
                 value: ast.AST | None = _argument(call, index, name)
                 if "grid" in self._parts:
                     value = call.func.slice
-                if value is not None:
-                    lines = {call.lineno, getattr(value, "lineno", call.lineno)}
-                    self._found |= {n for n in lines if self._ends(n)}
+                if isinstance(value, ast.expr):
+                    self._found |= {value.lineno} if self._ends(value.lineno) else set()
                     self._follow(_Place(caller, used, True) for used in _names(value))
         while self._waiting:
             self._step(self._waiting.pop())
@@ -328,7 +333,12 @@ def _changed(node: ast.stmt) -> list[ast.AST]:
 
 
 def _names_of(target: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+    """Return the names that an assignment to a target changes, which no index of it is."""
+    while isinstance(target, (ast.Subscript, ast.Starred)):
+        target = target.value
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return set().union(*map(_names_of, target.elts))
+    return {target.id} if isinstance(target, ast.Name) else set()
 
 
 def _begin(node: ast.stmt) -> int:

@@ -48,6 +48,7 @@ def fitted(
     if rows is None:
         return None
     asked: tuple[Callable[[Case, Rows], Sighting | None], ...] = (
+        _other_values,
         _other_scale,
         other_columns,
         _shares_of_tiles,
@@ -61,6 +62,19 @@ def fitted(
         if found is not None:
             return found
     return None
+
+
+def _other_values(case: Case, rows: Rows) -> Sighting | None:
+    """The weights may be right, and multiply the tile of k."""
+    weights = rows.weights.masked_fill(~rows.visible, 0.0)
+    if rows.keys.shape != rows.values.shape or not rows.explained(weights @ rows.keys):
+        return None
+    return Sighting(
+        "WRONG-PRODUCT",
+        traced=False,
+        variant="of_out",
+        figures={"name": "out", "factor": "k", "due": "v"},
+    )
 
 
 # -- the scale ------------------------------------------------------------------------------------

@@ -102,6 +102,12 @@ def of_state(record: TraceRecord, role: str, *, in_unit: bool, located: bool) ->
     )
 
 
+def in_no_tile(record: TraceRecord, keys: str) -> Sighting:
+    """Say that the tiles of a program are right, and some keys are in none."""
+    line = record.rounds[-1].line or 0
+    return Sighting("KEYS-NEVER-VISITED", line, variant="in_no_tile", figures={"keys": keys})
+
+
 def rounded(case: Case, found: Rounding) -> Sighting:
     """Say what a rounding is that alone makes a result wrong."""
     id = "ROUNDED-TO-16-BITS"

@@ -181,7 +181,8 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
     again = walk.line_of(walk.again_at, walk.twice) or walk.loop_line
     located, before = False, bool((walk.twice & left).any())
     only_sinks = not walk.twice[..., case.kwargs.get("num_sink_tokens", 0) :].any()
-    if only_sinks and before != bool((walk.twice & ~left).any()):
+    of_sinks_alone = walk.over_queries and bool((walk.twice & _out_of_reach(case, walk)).any())
+    if only_sinks and not of_sinks_alone and before != bool((walk.twice & ~left).any()):
         variant = "of_a_sink_before_the_window" if before else "of_a_sink_in_the_window"
         # Of the sinks and of the window, by the pairs that each of them alone takes.
         masks = [walk.mask_of(walk.taken & ~walk.twice & side) for side in (left, ~left)]
@@ -211,6 +212,16 @@ def _before_the_window(case: Case) -> np.ndarray:
     query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
     before: np.ndarray = query - key >= case.kwargs.get("window_size", case.seqlen_q)
     return before
+
+
+def _out_of_reach(case: Case, walk: Walk) -> np.ndarray:
+    """Return the pairs, (query, key), whose query is in no tile that windows of the keys reach."""
+    query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
+    tile_q, tile_k = walk.tile
+    first = key // tile_k * tile_k
+    end = first + tile_k - 1 + case.kwargs.get("window_size", case.seqlen_q)
+    beyond: np.ndarray = query >= first + -(-(end - first) // tile_q) * tile_q
+    return beyond
 
 
 def _by_programs_alike(walk: Walk) -> bool:

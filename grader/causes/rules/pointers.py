@@ -70,8 +70,13 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
         if row["size"] < 2:
             continue
         owners = [other for other, own in strides.items() if own == across and other != name]
-        if row["along"] != row["column_stride"] and row["along"] == 1 and row["misaligned"]:
-            what, got, due, variant = "columns", 1, row["column_stride"], ""
+        if (
+            row["along"] != row["column_stride"]
+            and row["along"] in (1, stride)
+            and row["misaligned"]
+        ):
+            what, got, due = "columns", row["along"], row["column_stride"]
+            variant = "" if got == 1 else "of_rows"
         elif across in (stride, 0) or row["along"] != row["column_stride"]:
             continue
         elif owners and row["misaligned"]:

@@ -94,6 +94,7 @@ def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
             "WRONG-PRODUCT",
             line,
             variant="of_out" if name == "out" else "",
+            of=due if name == "out" else "",
             figures={"name": name, "factor": factor, "due": due},
         )
     return None

@@ -12,6 +12,7 @@ from grader.checks.correctness import ranges
 from grader.kernel.observers.rounds import Rounds
 from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
 
+_LOOK = "look at where the loop begins and ends, and how far it moves"
 _NAMES = {"maximum": "running maximum", "sum": "running sum", "accumulator": "accumulator"}
 
 
@@ -19,13 +20,15 @@ _NAMES = {"maximum": "running maximum", "sum": "running sum", "accumulator": "ac
 class Conclusion:
     """A sentence and notes to it. `is_known`: where the results of the queries go wrong.
 
-    `why_not` says in a few words why that is not known, "" where it is, or nothing is wrong.
+    `why_not` says in a few words why that is not known, "" where it is, or nothing is wrong;
+    `never` which keys alone are missing, where nothing else is wrong.
     """
 
     text: str
     notes: tuple[str, ...]
     is_known: bool = False
     why_not: str = ""
+    never: str = ""
 
 
 def conclusion_of(
@@ -48,14 +51,14 @@ def conclusion_of(
         return Conclusion(text, tuple(notes), is_known=True)
     if compared.part is not None:
         if never:
-            notes.append(never)
+            notes.append(f"{never}: {_LOOK}")
         return Conclusion(_parted(compared), tuple(notes), is_known=True)
     if failed:
         text = "the call ended as said above; these are the tiles up to then"
         return Conclusion(text, tuple(notes))
     text, is_known = _without_parting(rounds, compared, never, wrong=wrong)
     why_not = "" if is_known or not wrong else _why_not_known(rounds, compared)
-    return Conclusion(text, tuple(notes), is_known, why_not)
+    return Conclusion(text, tuple(notes), is_known, why_not, (never or "") if is_known else "")
 
 
 def _why_not_known(rounds: Rounds, compared: Compared) -> str:
@@ -83,7 +86,7 @@ def _without_parting(
         if not wrong:
             return f"{agrees}, and so does the result of these queries", False
         if never:
-            return f"{agrees}, of the keys that were visited; {never}", True
+            return f"{agrees}, of the keys that were visited; {never}: {_LOOK}", True
         return (
             f"{agrees}, and the result does not: look at what comes behind the loop, which is the"
             " division by the sum, lse, and which rows are stored where"
@@ -91,7 +94,7 @@ def _without_parting(
     if not wrong:
         return "the results of these queries are right", False
     if never:
-        return never, True
+        return f"{never}: {_LOOK}", True
     odd = next((r for r in range(len(rounds)) if is_odd(rounds, compared, r)), None)
     if odd is not None:
         return f"tile {odd + 1} goes wrong: see the line with ! there", False
@@ -160,7 +163,7 @@ def _never(rounds: Rounds, compared: Compared, trace: Trace | None) -> str | Non
         return None
     mask = np.zeros(compared.oracle.seqlen_q, bool)
     mask[ids[missed.any(axis=1)] % compared.oracle.seqlen_q] = True
-    return (
-        f"keys {ranges(missed.any(axis=0))} are visible to queries {ranges(mask)} and were in no"
-        " tile: look at where the loop begins and ends, and how far it moves"
-    )
+    keys, queries = missed.any(axis=0), mask
+    are, were = ("key {} is", "was") if keys.sum() == 1 else ("keys {} are", "were")
+    of = f"quer{'y' if queries.sum() == 1 else 'ies'} {ranges(queries)}"
+    return f"{are.format(ranges(keys))} visible to {of} and {were} in no tile"

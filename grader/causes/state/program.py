@@ -92,7 +92,8 @@ class Called:
         )
         told = wrong and failure is None
         why_not = end.why_not if told else ""
-        return Told(record, told and end.is_known, why_not, compared.part if told else None)
+        part, never = (compared.part, end.never) if told else (None, "")
+        return Told(record, told and end.is_known, why_not, part, never)
 
     def _worst(self) -> tuple[int, int]:
         """Return the row of q, over batch and heads, of the worst element, and its column.
@@ -126,14 +127,15 @@ class Called:
 class Told:
     """The record of a program. `is_known`: why its results are wrong, or where that happens.
 
-    `why_not` says why neither is known of wrong results; `part` is where they
-    went wrong.
+    `why_not` says why neither is known of wrong results; `part` is where they went wrong, `never`
+    which keys alone are missing.
     """
 
     record: TraceRecord
     is_known: bool = False
     why_not: str = ""
     part: Part | None = None
+    never: str = ""
 
 
 def untold(told: Told) -> TraceRecord:
