@@ -157,7 +157,7 @@ def test_steps_are_those_of_problem_toml(problem):
 def test_a_step_for_work_can_cost_correctness(problem_id, check, old, new):
     problem = load_problem(problem_id)
     last = sections(problem)["Steps"].rpartition("### Step ")[2]
-    assert "Earns: the points for work" in last
+    assert "Turns green: `work`" in last
     assert "costs correctness." in " ".join(last.split())
     answer = model_answer(problem_id)
     assert answer.count(old) == 1

@@ -41,7 +41,7 @@ def _walk(
 def _safe_maximum(new_max):
     """The maximum that is subtracted, (BLOCK_M,): finite, also where no key was visible so far."""
     safe_max = new_max
-    # >>> step 2: rows without a key so far (about 1 line)
+    # >>> step 2: rows that have seen no key yet (about 1 line)
     # After it: `safe_max` is 0 where new_max is minus infinity: such a row has met no visible key,
     # and all its weights are exp2(-inf - 0) = 0. Elsewhere `safe_max` is new_max.
     # <<< step 2
@@ -74,7 +74,7 @@ def _attention_kernel(
     running_max, running_sum, acc = initial_state(BLOCK_M, HEAD_DIM)
 
     first_key, full_start, full_end, end_key = 0, seqlen, 0, seqlen  # until step 3: all masked
-    # >>> step 3: the four bounds of the walk (about 4 lines)
+    # >>> step 3: the four bounds of the loop (about 4 lines)
     # After it: the walk begins at `first_key`, the start of the key tile with the first key that a
     # query of this tile sees, and ends before `end_key`, one past the last such key. From
     # `full_start` to `full_end`, both boundaries of key tiles, every query of this tile sees every

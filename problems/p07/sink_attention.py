@@ -30,12 +30,12 @@ def _walk(
     # disable_licm: loop-invariant values hoisted out of the loop would take registers.
     for position in tl.range(begin, end_key, BLOCK_N, disable_licm=True):
         key_start = tl.where(position < first_key, position - begin, position)
-        # >>> step 1: fold one tile, with the mask of window and sinks (about 12 lines)
+        # >>> step 1: one tile, with the mask of window and sinks (about 12 lines)
         # After it: the tile of keys from key_start on is folded in, as in p06. If its position is
         # before full_start, or at or after full_end, it is masked: query i sees key j only if
         # j <= i and (i - window_size < j or j < num_sink_tokens).
         raise NotImplementedError(
-            "p07 step 1: fold one tile, with the mask of window and sinks; see problems/p07/README.md"
+            "p07 step 1: one tile, with the mask of window and sinks; see problems/p07/README.md"
         )
         # <<< step 1
     return running_max, running_sum, acc
