@@ -1,7 +1,9 @@
 """The handouts: their shape, their numbers, and everything they name exists."""
 
 import ast
+import contextlib
 import importlib
+import io
 import re
 import shutil
 import subprocess
@@ -282,6 +284,25 @@ def test_example_runs(block, tmp_path):
     path.write_text(block)
     with machine_in_process(Engine(str(path))):
         exec(compile(block, str(path), "exec"), {"__name__": "__main__"})
+
+
+@each_problem
+def test_the_experiment_prints_what_its_answer_shows(problem):
+    blocks = FENCE.findall(sections(problem)["The idea"])
+    (code,) = [block for language, block in blocks if language == "python experiment"]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code.replace("CAP = 2**29", "CAP = 2**23"), {"__name__": "__main__"})
+    if problem.id == "p01":  # which times
+        assert re.fullmatch(r" +256 .*\n +512 .* x previous\n", printed.getvalue())
+        return
+    shown = FENCE.search(beside(problem, "ANSWERS.md").partition("\n## Experiment\n")[2])
+    got, expected = printed.getvalue().split(), shown[2].split()
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        # Rounding errors depend on the processor.
+        rounding = re.fullmatch(r"\de[-+]\d\d", other) and re.fullmatch(r"\de[-+]\d\d", one)
+        assert one == other or (rounding and 1 / 30 < float(one) / float(other) < 30)
 
 
 @each_problem
