@@ -14,6 +14,7 @@ from grader.checks.performance import SLACK_BYTES
 from grader.commands.cli import parser_of
 from grader.kernel.machine.engine import Engine
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
+from grader.spec.problem_tables import WORK
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.mutants import p06
@@ -146,6 +147,20 @@ def test_steps_are_those_of_problem_toml(problem):
             assert int(said) == step.lines, step.title
     for said in re.findall(r"[Aa]bout (\d+) lines in all", parts[0]):
         assert int(said) == sum(step.lines for step in problem.steps)
+
+
+@each_problem
+def test_a_step_turns_green_what_problem_toml_says(problem):
+    """Each step says it; of those that name no checks the names of `work` are compared."""
+    bodies = re.split(r"^### Step ", sections(problem)["Steps"], flags=re.MULTILINE)[1:]
+    known = {check.id for check in problem.checks} | {WORK}
+    for step, body in zip(problem.steps, bodies, strict=True):
+        (said,) = re.findall(r"^Turns green: (.*?)(?:\.\s|\.$|\Z)", body, re.DOTALL | re.MULTILINE)
+        named = set(re.findall(r"`(\w+)`", said)) & known - {"compiles"}
+        assert named <= set(step.turns_green), step.title
+        assert (WORK in named) == (WORK in step.turns_green), step.title
+        rest = re.search(r"\b(all|everything|checks)\b", said)
+        assert rest or named == set(step.turns_green), step.title
 
 
 @pytest.mark.parametrize(
