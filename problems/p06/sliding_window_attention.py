@@ -26,10 +26,11 @@ def _walk(
     and after are masked. Where full_start is past full_end, all tiles are.
     """
     # >>> step 1: the loop over the key tiles, and the mask (about 12 lines)
-    # After it: the tiles from first_key to end_key are folded in, as in p04, with `load_tile` for K
-    # and V. Tiles from full_start to full_end are not masked; in the others query i sees key j only
-    # if i - window_size < j <= i. `running_max` is the true maximum so far, minus infinity where a
-    # row has met no key; `fold_tile` gets `_safe_maximum` of the new maximum as its new_max.
+    # After it: the tiles from first_key to end_key are in the running state, as in p04, with
+    # `load_tile` for K and V. Tiles from full_start to full_end are not masked; in the others query
+    # i sees key j only if i - window_size < j <= i. `queries` is a column, (BLOCK_M, 1).
+    # `running_max` is the true maximum so far, minus infinity where a row has met no key;
+    # `fold_tile` gets `_safe_maximum` of the new maximum as its new_max.
     raise NotImplementedError(
         "p06 step 1: the loop over the key tiles, and the mask; see problems/p06/README.md"
     )
