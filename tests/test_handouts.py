@@ -1,7 +1,9 @@
 """The handouts: their shape, their numbers, and everything they name exists."""
 
 import ast
+import contextlib
 import importlib
+import io
 import re
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ from grader.checks.performance import SLACK_BYTES
 from grader.commands.cli import parser_of
 from grader.kernel.machine.engine import Engine
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
+from grader.spec.problem_tables import WORK
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.mutants import p06
@@ -146,6 +149,20 @@ def test_steps_are_those_of_problem_toml(problem):
         assert int(said) == sum(step.lines for step in problem.steps)
 
 
+@each_problem
+def test_a_step_turns_green_what_problem_toml_says(problem):
+    """Each step says it; of those that name no checks the names of `work` are compared."""
+    bodies = re.split(r"^### Step ", sections(problem)["Steps"], flags=re.MULTILINE)[1:]
+    known = {check.id for check in problem.checks} | {WORK}
+    for step, body in zip(problem.steps, bodies, strict=True):
+        (said,) = re.findall(r"^Turns green: (.*?)(?:\.\s|\.$|\Z)", body, re.DOTALL | re.MULTILINE)
+        named = set(re.findall(r"`(\w+)`", said)) & known - {"compiles"}
+        assert named <= set(step.turns_green), step.title
+        assert (WORK in named) == (WORK in step.turns_green), step.title
+        rest = re.search(r"\b(all|everything|checks)\b", said)
+        assert rest or named == set(step.turns_green), step.title
+
+
 @pytest.mark.parametrize(
     ("problem_id", "check", "old", "new"),
     drawn([
@@ -157,7 +174,7 @@ def test_steps_are_those_of_problem_toml(problem):
 def test_a_step_for_work_can_cost_correctness(problem_id, check, old, new):
     problem = load_problem(problem_id)
     last = sections(problem)["Steps"].rpartition("### Step ")[2]
-    assert "Earns: the points for work" in last
+    assert "Turns green: `work`" in last
     assert "costs correctness." in " ".join(last.split())
     answer = model_answer(problem_id)
     assert answer.count(old) == 1
@@ -282,6 +299,25 @@ def test_example_runs(block, tmp_path):
     path.write_text(block)
     with machine_in_process(Engine(str(path))):
         exec(compile(block, str(path), "exec"), {"__name__": "__main__"})
+
+
+@each_problem
+def test_the_experiment_prints_what_its_answer_shows(problem):
+    blocks = FENCE.findall(sections(problem)["The idea"])
+    (code,) = [block for language, block in blocks if language == "python experiment"]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code.replace("CAP = 2**29", "CAP = 2**23"), {"__name__": "__main__"})
+    if problem.id == "p01":  # which times
+        assert re.fullmatch(r" +256 .*\n +512 .* x previous\n", printed.getvalue())
+        return
+    shown = FENCE.search(beside(problem, "ANSWERS.md").partition("\n## Experiment\n")[2])
+    got, expected = printed.getvalue().split(), shown[2].split()
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        # Rounding errors depend on the processor.
+        rounding = re.fullmatch(r"\de[-+]\d\d", other) and re.fullmatch(r"\de[-+]\d\d", one)
+        assert one == other or (rounding and 1 / 30 < float(one) / float(other) < 30)
 
 
 @each_problem

@@ -85,8 +85,13 @@ def variants(problem: Problem) -> dict[str, reference.Mistake]:
     return found
 
 
+def predicted(check: Check) -> bool:
+    """Whether mistakes, in numbers of the problem's own entry point, say what a check comes to."""
+    return not (check.compiles or check.bridge or check.judges != "numbers")
+
+
 def cases(problem: Problem, check: Check) -> Iterator[tuple[Case, Inputs]]:
-    if check.compiles or check.bridge:  # the mistakes are about the problem's own entry point
+    if not predicted(check):
         return
     for index, case in problem.cases(check, SEED).items():
         scores = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
@@ -154,7 +159,7 @@ def rows(problem: Problem, every: int = 1) -> list[str]:
             for check, part in held.items()
             if part < 1.0
         ]
-        others = {check.id for check in problem.checks if check.bridge or check.compiles}
+        others = {check.id for check in problem.checks if not predicted(check)}
         unmoved = {"arguments", *others}
         everything = all(part == 0.0 for id, part in held.items() if id not in unmoved)
         shown = f"all but {' and '.join(sorted(unmoved))}" if everything else ", ".join(failed)

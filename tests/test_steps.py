@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import pytest
 
+from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem, problem_ids
 from grader.spec.problem_tables import WORK
 from tests import forked, steps
+from tests.harness import judge, model_answer
 from tests.shares import drawn
-
-# Steps before the first launch, of which nothing can be seen; the last of p01 earns speed alone.
-SILENT = {("p01", 6), ("p03", 2), ("p03", 3)}
 
 
 class Green(NamedTuple):
@@ -42,7 +41,7 @@ def smallest_of(problem, checks):
     return min(checks, key=lambda name: len(problem.check(name).cases) if name != WORK else 9)
 
 
-@pytest.mark.parametrize("step", drawn([s for s in STEPS if s.checks], 10), ids=lambda s: s.id)
+@pytest.mark.parametrize("step", drawn(STEPS, 10), ids=lambda s: s.id)
 def test_each_step_turns_green_what_problem_toml_says(step):
     problem = load_problem(step.problem)
     name = smallest_of(problem, step.checks)
@@ -50,8 +49,40 @@ def test_each_step_turns_green_what_problem_toml_says(step):
     assert name not in steps.green(problem, step.number - 1, {name})
 
 
-def test_only_these_steps_turn_nothing_green():
-    assert {(step.problem, step.number) for step in STEPS if not step.checks} == SILENT
+def test_no_step_turns_nothing_green():
+    assert all(step.checks for step in STEPS)
+
+
+# What the check of a step that has no numbers says where the step is done wrong.
+NO_NUMBERS = (
+    ("p03", 2, "launch", "), dtype=torch.float32", "), dtype=q.dtype", "lse: got dtype"),
+    ("p03", 2, "launch", " _attention_kernel[grid]", " (lambda *a, **b: a)", "no Triton kernel"),
+    ("p03", 5, "stores", "(batch * num_q_heads * tr", "(batch * tr", "was not written everywhere"),
+    ("p03", 5, "stores", "lse_ptr += batch_head * seqlen_q", "", "lse was not written everywhere"),
+    ("p01", 6, "skipped_tiles", "stop = q_stop\n", "stop = seqlen_k\n", "100% of all products"),
+)
+
+
+@pytest.mark.parametrize(("problem_id", "step", "check", "old", "new", "said"), NO_NUMBERS)
+def test_a_check_of_no_numbers_says_what_is_wrong(problem_id, step, check, old, new, said):
+    problem = load_problem(problem_id)
+    source = steps.after(problem, step)
+    assert source.count(old) == 1
+    checks = {check, "causal"} if problem_id == "p01" else {"launch", check}
+    judged = judge(source.replace(old, new), problem, checks=checks)
+    assert said in judged.of(check).message.headline
+    assert {c.verdict for c in judged.checks if c.id in checks - {check}} <= {Verdict.PASS}
+
+
+def test_products_that_pytorch_does_not_count_cost_nothing():
+    source = model_answer("p01").replace(
+        "from given.products import tile_matmul",
+        "def tile_matmul(a, b, scale=1.0):\n"
+        "    return scale * (a.float()[..., None] * b.float()[:, None]).sum(2)",
+    )
+    judged = judge(source, load_problem("p01"), checks={"causal", "skipped_tiles"})
+    assert judged.of("causal").verdict is Verdict.PASS
+    assert judged.of("skipped_tiles").verdict is Verdict.NOT_MEASURED
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())

@@ -13,7 +13,7 @@ from tests.harness import model_answer
 from tests.steps import handout
 
 PAGE = (ROOT / "docs" / "triton-on-a-page.md").read_text("utf-8")
-TYPES = {"tl.float32", "tl.int64", "tl.constexpr", "tl.float16", "tl.int32"}
+TYPES = {"tl.constexpr", "tl.float16", "tl.int32"}
 
 
 def functions_of(text):

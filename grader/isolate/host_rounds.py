@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from grader.isolate.arena import Arena
+from grader.isolate.operators import PRODUCTS
 from grader.kernel.dispatch import DispatchMode
 from grader.kernel.machine.engine import unseen
 from grader.kernel.observers.rounds import RoundsShape
 from grader.kernel.observers.rounds_writer import Held, RoundsWriter
 
-_PRODUCTS = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"}
 _ALIKE = 0.999  # cosine of two rows that are the same but for a factor and rounding
 _LOOPS = (ast.For, ast.While)
 
@@ -60,7 +60,7 @@ class HostRounds(DispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
         result = function(*args, **(kwargs or {}))
-        if function.name() in _PRODUCTS and not self._done:
+        if function.name() in PRODUCTS and not self._done:
             with unseen():
                 self._multiplied(*args[-2:])
         return result

@@ -37,6 +37,7 @@ PUTS = "puts"  # computes a sum if it accumulates
 CLOSED = (COMPUTES, SHORTCUT)
 _PUTS = {"_index_put_impl", "index_put", "put"}
 
+PRODUCTS = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"}  # of matrices
 _READ_OPERATOR = "aten::_local_scalar_dense"
 # Their results, or the sizes of them, tell Python what a tensor holds.
 _TELLING = {"_unique2", "masked_select", "nonzero", "repeat_interleave", "unique_dim"}
@@ -83,6 +84,7 @@ class OperatorAudit:
         self._made = dict.fromkeys(self._most, 0)  # of elements
         self._allowed: dict[str, float] = {}
         self._calls = 1  # of the entry point, in what is noted
+        self.multiply_adds = 0  # of products of matrices
 
     def install(self) -> None:
         """See what is read from now on: before the submission is imported."""
@@ -93,7 +95,7 @@ class OperatorAudit:
     def noting(self, layout: Layout, request: dict[str, Any]) -> Iterator[None]:
         """Note a requested call, unless its kernels do nothing: then its results are not used."""
         self.found, self._read, self._made = None, 0, dict.fromkeys(self._most, 0)
-        self._calls = request.get("sets", 1)
+        self._calls, self.multiply_adds = request.get("sets", 1), 0
         sizes = [math.prod(view.size) for view in layout.inputs]
         self._size = self._calls * max(1, sum(sizes))
         # To change the weights of p02 and its sums once, by a factor, is not the exercise.
@@ -244,6 +246,9 @@ class _Dispatched(DispatchMode):
             kind = COUNTED
         if kind in (COUNTED, ARITHMETIC):
             self._record.made(func, kind, args, result)
+        if _name(func) in PRODUCTS:
+            left, _ = list(tensors(args))[-2:]
+            self._record.multiply_adds += result.numel() * left.shape[-1]
         return result
 
 

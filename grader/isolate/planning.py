@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from grader.base.dtypes import TORCH_DTYPES
 from grader.isolate import arena, far, operators, plan, returned, serving
 from grader.isolate.allocations import EMPTY
-from grader.kernel import readings
+from grader.kernel import launches, readings
 from grader.kernel.compile import absent_gpu
 from grader.kernel.dispatch import DispatchMode
 from grader.kernel.lines import kernel_line
@@ -49,7 +49,7 @@ class Recorder(DispatchMode):
         self.count, self.idle, self.lines = 0, False, set[int]()
         self.has_translated = False
         self.asks = False
-        self._path = path
+        self.path = path
         self._is_open = False
         self._plan: dict[str, Any] = {}
         self._answers: list[Any] = []
@@ -122,7 +122,7 @@ class Recorder(DispatchMode):
         if self.asks:
             raise Asked
         self.count += 1
-        self.lines.add(kernel_line(launch.kernel.fn, self._path))
+        self.lines.add(kernel_line(launch.kernel.fn, self.path))
         number = self._kernels.setdefault(launch.kernel, len(self._kernels))
         if number not in self._sent:
             self._sent.add(number)
@@ -137,7 +137,7 @@ class Recorder(DispatchMode):
             raise NotMeasured(
                 f"a call that launches kernels and runs operators without end: {most}"
             )
-        self._plan["steps"].append([kind, _lines(self._path), *step])
+        self._plan["steps"].append([kind, _lines(self.path), *step])
 
     def _operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         name, overload = func._schema.name, func._schema.overload_name
@@ -148,8 +148,8 @@ class Recorder(DispatchMode):
 
     def _text(self, kernel: capture.Kernel) -> list[Any]:
         self.has_translated = True
-        text = kernel.text.replace(self._path, plan.FILE)
-        return [kernel.name, text, kernel.by_blocks, kernel_line(kernel.fn, self._path)]
+        text = kernel.text.replace(self.path, plan.FILE)
+        return [kernel.name, text, kernel.by_blocks, kernel_line(kernel.fn, self.path)]
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -230,6 +230,7 @@ class Planner(serving.Worker):
         """Note launches from now on, also those of the import."""
         self.recorder = self.launches = Recorder(self.path)
         capture.install(self.recorder.launch)
+        launches.skip_while_idle(self.recorder)
         readings.install()
         readings.reveal_by(self.recorder.reveal)
         readings.print_by(self.recorder.print)

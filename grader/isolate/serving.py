@@ -82,6 +82,8 @@ class Worker:
         if self.launches:
             kernels = tuple(sorted(self.launches.lines - {0}))
             reply = dataclasses.replace(reply, launches=self.launches.count, kernels=kernels)
+        if self.record:
+            reply = dataclasses.replace(reply, multiply_adds=self.record.multiply_adds)
         self.channel.send(reply.pack())
 
     def _warm_up(self) -> None:

@@ -306,6 +306,8 @@ class Session:
             if failed(done):
                 return done
             self._carried_out = True
+            if not asks and fields.get("idle"):  # of what does nothing there is nothing in a plan
+                done = dataclasses.replace(done, launches=planned.launches)
             if not asks:
                 return planned if failed(planned) else done
             answers.append(json.loads(done.text))

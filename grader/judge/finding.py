@@ -26,6 +26,8 @@ from grader.spec.protocol import Reply, Status
 
 _HEADLINE_LIMIT = 600
 _HELP_LIMIT = 300
+_PRODUCTS = 2  # of each pair of a query and a key: its score, and its weight times V
+_MOST_PRODUCTS = 0.75  # of these; tiles of 64 up to the diagonal of 512 have 0.56
 _GIVEN_HELP = (
     "this line is in no step: if you did not change it, look at what your steps pass to it"
 )
@@ -135,6 +137,23 @@ class CaseFindings:
         headline = f"no Triton kernel was launched: {self.at.problem.entry} returned without one"
         help = "the answer to this problem is a kernel: kernel[grid](...)"
         return self.of(Verdict.ERROR, headline, help=help)
+
+    def products(self, multiply_adds: int) -> Finding | None:
+        """Return the finding of a call with more products of matrices than causal tiles need."""
+        case = self.at.case
+        square = case.seqlen_q * case.seqlen_k * case.head_dim * case.num_q_heads * case.batch
+        share = multiply_adds / (_PRODUCTS * square)
+        if not share:
+            headline = "not measured: no torch.matmul, bmm or einsum was seen in this call"
+            return Finding(verdict=Verdict.NOT_MEASURED, message=Message(headline=headline))
+        if share <= _MOST_PRODUCTS:
+            return None
+        headline = (
+            f"{share:.0%} of all products of queries, keys and values are computed,"
+            f" expected at most {_MOST_PRODUCTS:.0%} where is_causal is true"
+        )
+        help = "no query of a tile sees a key after the tile's last query: end the loop there"
+        return self.of(Verdict.FAIL, headline, help=help)
 
     def rounds(self, found: Rounding) -> Finding:
         """The finding of a right result that hides a rounding."""

@@ -147,7 +147,7 @@ class ProblemRun:
         those values while its kernels do nothing: what is right then, they did not compute.
         """
         earlier, idle = None, None
-        for number in range(2 if at.index == 0 else 1):
+        for number in range(2 if at.index == 0 and at.check.judges == "numbers" else 1):
             inputs = at.inputs(self.seed, number)
             if number and at.problem.uses_triton:
                 idle = session.call(at.case, inputs, at.names, idle=True)
@@ -170,7 +170,7 @@ class ProblemRun:
         case, names = at.case, at.names
         is_made = session.unusable is None and session.budget.used_up() is None
         waiting = _beside().submit(expect, at.problem, case, inputs, names) if is_made else None
-        evidence = session.call(case, inputs, names)
+        evidence = session.call(case, inputs, names, idle=at.check.judges == "launch")
         failure = outcome.of_call(evidence, at.problem.signature)
         expected = _NOTHING if failure or waiting is None else waiting.result()
         wrong = [] if failure else find_differences(evidence.outputs, expected)
@@ -191,11 +191,17 @@ class ProblemRun:
         assert isinstance(reply, Reply)
         if at.problem.uses_triton and not reply.launches:
             return say.not_launched()
+        if at.check.judges == "launch":
+            return None
+        if at.check.judges == "products":
+            return say.products(reply.multiply_adds)
         self.compiling.came_back(session, at, evidence)
         if evidence.overwritten is not None:
             self._overwritten = self._overwritten or f"the input {evidence.overwritten}"
         right = evidence.outputs.keys() - {d.name for d in called.differences}
         judged = [d for d in called.differences if d.name in at.judged]
+        if at.check.judges == "stores":
+            judged = [d for d in judged if bool(evidence.unwritten[d.name].any())]
         if judged and not session.machine and _is_of_tf32(called, judged):
             return say.rounded(tuple(judged))
         self._look_at_out(session, at, called)

@@ -241,6 +241,11 @@ class RunningCase:
         assert oracle.__name__ == expected, f"got {oracle.__name__}, problem.toml says {expected}"
         self._judge()
 
+    def holds(self) -> None:
+        """What the check judges instead of numbers (`judges` in problem.toml) is as promised."""
+        assert self._at.check.judges != "numbers"
+        self._judge()
+
     def compiles(self) -> None:
         """The kernels of the submission compile for the GPUs of grader/kernel/compile/chips.py."""
         assert self._at.check.compiles

@@ -35,6 +35,22 @@ class LaunchCounter:
         jit.JITFunction.run = counted
 
 
+def skip_while_idle(launches: Any) -> None:
+    """While `launches` is `idle`, count launches and their lines there; no kernel is translated."""
+    from triton.runtime import jit
+
+    launch = jit.JITFunction.run
+
+    def run(this: Any, *args: Any, **kwargs: Any) -> Any:
+        if not launches.idle or kwargs.get("warmup"):
+            return launch(this, *args, **kwargs)
+        launches.count += 1
+        launches.lines.add(kernel_line(this, launches.path))
+        return None
+
+    jit.JITFunction.run = run
+
+
 @contextlib.contextmanager
 def compile_only() -> Iterator[None]:
     """While active, a launch compiles its kernel into Triton's cache and does not run it."""

@@ -21,6 +21,10 @@ class Check(Table):
     names another check, this one counts only if that one passes. One that `compiles` asks no more
     than that the kernels of its cases do, for GPUs that need not be there. One of the `bridge`
     calls that entry point.
+
+    `judges` says what of a call is judged: its `numbers`; or, of a step before there are any, that
+    a `launch` is made and the outputs have their shapes, or that kernels store every row of them;
+    or how many `products` PyTorch computes.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -32,6 +36,7 @@ class Check(Table):
     needs: str | None = None
     compiles: bool = False
     bridge: bool = False
+    judges: Literal["numbers", "launch", "stores", "products"] = "numbers"
 
     @property
     def test_name(self) -> str:

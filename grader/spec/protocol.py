@@ -13,7 +13,7 @@ import struct
 
 MAGIC = b"grader2\0"
 MAX_KERNELS = 32
-REPLY = struct.Struct(f"<8sQBII64s2048s{MAX_KERNELS}I")
+REPLY = struct.Struct(f"<8sQBIIQ64s2048s{MAX_KERNELS}I")
 MAX_REQUEST_BYTES = 64 * 1024
 IMPORTED = 1  # nonce of the reply that a worker sends when it has imported torch, unasked
 STARTED = 0  # nonce of the reply that a worker sends before it touches the submission
@@ -47,7 +47,7 @@ class Reply:
     """One answer of the worker; `line` is a line of the submission, 0 when unknown.
 
     `launches` counts the Triton kernels that the request started; `kernels` are their lines, of the
-    first `MAX_KERNELS` of the file.
+    first `MAX_KERNELS` of the file. `multiply_adds` are those of PyTorch's products of matrices.
     """
 
     nonce: int
@@ -57,6 +57,7 @@ class Reply:
     error_type: str = ""
     text: str = ""
     kernels: tuple[int, ...] = ()
+    multiply_adds: int = 0
 
     def pack(self) -> bytes:
         """Return the packet; text that is too long loses its middle."""
@@ -69,6 +70,7 @@ class Reply:
             int(self.status),
             max(0, min(self.line, 2**31)),
             max(0, min(self.launches, 2**31)),
+            max(0, min(self.multiply_adds, 2**63)),
             self.error_type.encode("utf-8", "replace")[:64],
             text.encode("utf-8", "replace")[:2048],
             *(*self.kernels, *[0] * MAX_KERNELS)[:MAX_KERNELS],
@@ -79,7 +81,7 @@ class Reply:
         """Return the reply in `packet`, or None when it is not one."""
         if len(packet) != REPLY.size:
             return None
-        magic, nonce, status, line, launches, error_type, text, *lines = REPLY.unpack(packet)
+        magic, nonce, status, line, launches, adds, error_type, text, *lines = REPLY.unpack(packet)
         kernels = tuple(line for line in lines if line)
         if magic != MAGIC or status not in Status._value2member_map_:
             return None
@@ -88,7 +90,7 @@ class Reply:
             return raw.rstrip(b"\0").decode("utf-8", "replace")
 
         return Reply(
-            nonce, Status(status), line, launches, decode(error_type), decode(text), kernels
+            nonce, Status(status), line, launches, decode(error_type), decode(text), kernels, adds
         )
 
 

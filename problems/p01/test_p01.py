@@ -66,6 +66,11 @@ def test_causal_tiles(case):
     case.agrees_with(reference.flash_attention)
 
 
+def test_skipped_tiles(case):
+    """with is_causal the tiles above the diagonal are not computed"""
+    case.holds()
+
+
 def test_batch_heads(case):
     """every batch entry and head has its own result"""
     case.agrees_with(reference.flash_attention)

@@ -19,7 +19,7 @@ def _load_tile(x_ptrs, w_ptrs, tile_mask, col_mask, X_EVICTION: tl.constexpr):
     """
     # >>> step 1: load one tile of x and its weights (about 2 lines)
     # After it: `x_tile` and `w_tile` hold the values at the addresses `x_ptrs` and `w_ptrs`, and 0
-    # in the lanes that `tile_mask` and `col_mask` switch off.
+    # where `tile_mask` and `col_mask` switch an element off.
     raise NotImplementedError(
         "p02 step 1: load one tile of x and its weights; see problems/p02/README.md"
     )

@@ -11,6 +11,16 @@ def test_row_logsumexp(case):
     case.agrees_with(reference.row_logsumexp)
 
 
+def test_launch(case):
+    """out and lse are allocated with their shapes and dtypes, and a kernel is launched"""
+    case.holds()
+
+
+def test_stores(case):
+    """each row of out and lse is stored by one program, whatever is stored there"""
+    case.holds()
+
+
 def test_plain(case):
     """whole tiles of one head come out right, from one tile to many"""
     case.agrees_with(reference.noncausal_attention)

@@ -71,7 +71,7 @@ def _attention_kernel(
     running_max, running_sum, acc = initial_state(BLOCK_M, HEAD_DIM)
 
     full_end, end_key = 0, seqlen  # until step 2, every tile is visited and masked
-    # >>> step 2: where the full tiles and the walk end (about 2 lines)
+    # >>> step 2: where the full tiles and the loop end (about 2 lines)
     # After it: `full_end` is the first key of the first tile that the diagonal may cut; `end_key`
     # is one more than the last key that a query of this tile sees.
     # <<< step 2

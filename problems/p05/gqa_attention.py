@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from given.arguments import check_attention, default_scale, positive_scale
-from given.launch import forward_tiles, grid_of_queries
+from given.launch import batch_and_head, forward_tiles, grid_of_queries
 from given.softmax import initial_state
 from given.tiles import load_tile, store_tile
 from given.units import LN_2, LOG2_E
@@ -23,20 +23,21 @@ def _attention_kernel(
 ):  # fmt: skip
     """One program computes BLOCK_M query rows of one query head.
 
-    Algorithm: the walk of p04. Query head h reads kv head h // group_size in place: K
+    Algorithm: the loop of p04. Query head h reads kv head h // group_size in place: K
     and V are never repeated in memory.
-    Grid: (query heads of a section, query tiles, sections), see `grid_of_queries`: the heads of one
-    group run side by side and find each other's K and V tiles in L2; longest rows first.
+    Grid: that of `grid_of_queries`: the query tiles lie on axis 1, longest rows first; axes 0 and 2
+    are heads.
     Memory traffic: Q and out once; on average half of K and V per query tile and query head, where
     the heads of a group share what comes from DRAM; no score leaves the chip.
     Limits: head_dim contiguous; IS_EVEN only where BLOCK_N divides seqlen.
     """
-    # >>> step 1: batch, query head and query tile (about 7 lines)
-    # After it: `batch` and `q_head`, int64, follow from the program's place in its section (axis 0)
-    # and the section (axis 2); q_ptr, out_ptr and lse_ptr point at the first row of that head;
-    # `query_start` is the first query of the program's tile (axis 1), the last tile in program 0.
+    batch, q_head = batch_and_head(num_q_heads)  # of this program; int64, for they meet strides
+    # >>> step 1: the query head and the query tile (about 4 lines)
+    # After it: q_ptr, out_ptr and lse_ptr point at the first row of the query head `q_head` of
+    # `batch`; `query_start` is the first query of the program's tile (axis 1), the last tile in
+    # program 0.
     raise NotImplementedError(
-        "p05 step 1: batch, query head and query tile; see problems/p05/README.md"
+        "p05 step 1: the query head and the query tile; see problems/p05/README.md"
     )
     # <<< step 1
     # >>> step 2: the kv head of the query head (about 3 lines)

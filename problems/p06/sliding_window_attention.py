@@ -26,10 +26,11 @@ def _walk(
     and after are masked. Where full_start is past full_end, all tiles are.
     """
     # >>> step 1: the loop over the key tiles, and the mask (about 12 lines)
-    # After it: the tiles from first_key to end_key are folded in, as in p04, with `load_tile` for K
-    # and V. Tiles from full_start to full_end are not masked; in the others query i sees key j only
-    # if i - window_size < j <= i. `running_max` is the true maximum so far, minus infinity where a
-    # row has met no key; `fold_tile` gets `_safe_maximum` of the new maximum as its new_max.
+    # After it: the tiles from first_key to end_key are in the running state, as in p04, with
+    # `load_tile` for K and V. Tiles from full_start to full_end are not masked; in the others query
+    # i sees key j only if i - window_size < j <= i. `queries` is a column, (BLOCK_M, 1).
+    # `running_max` is the true maximum so far, minus infinity where a row has met no key;
+    # `fold_tile` gets `_safe_maximum` of the new maximum as its new_max.
     raise NotImplementedError(
         "p06 step 1: the loop over the key tiles, and the mask; see problems/p06/README.md"
     )
@@ -41,7 +42,7 @@ def _walk(
 def _safe_maximum(new_max):
     """The maximum that is subtracted, (BLOCK_M,): finite, also where no key was visible so far."""
     safe_max = new_max
-    # >>> step 2: rows without a key so far (about 1 line)
+    # >>> step 2: rows that have seen no key yet (about 1 line)
     # After it: `safe_max` is 0 where new_max is minus infinity: such a row has met no visible key,
     # and all its weights are exp2(-inf - 0) = 0. Elsewhere `safe_max` is new_max.
     # <<< step 2
@@ -74,7 +75,7 @@ def _attention_kernel(
     running_max, running_sum, acc = initial_state(BLOCK_M, HEAD_DIM)
 
     first_key, full_start, full_end, end_key = 0, seqlen, 0, seqlen  # until step 3: all masked
-    # >>> step 3: the four bounds of the walk (about 4 lines)
+    # >>> step 3: the four bounds of the loop (about 4 lines)
     # After it: the walk begins at `first_key`, the start of the key tile with the first key that a
     # query of this tile sees, and ends before `end_key`, one past the last such key. From
     # `full_start` to `full_end`, both boundaries of key tiles, every query of this tile sees every

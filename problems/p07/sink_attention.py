@@ -30,12 +30,13 @@ def _walk(
     # disable_licm: loop-invariant values hoisted out of the loop would take registers.
     for position in tl.range(begin, end_key, BLOCK_N, disable_licm=True):
         key_start = tl.where(position < first_key, position - begin, position)
-        # >>> step 1: fold one tile, with the mask of window and sinks (about 12 lines)
-        # After it: the tile of keys from key_start on is folded in, as in p06. If its position is
-        # before full_start, or at or after full_end, it is masked: query i sees key j only if
-        # j <= i and (i - window_size < j or j < num_sink_tokens).
+        # >>> step 1: one tile, with the mask of window and sinks (about 12 lines)
+        # After it: the tile of keys from key_start on is in the running state, as in p06. If its
+        # position is before full_start, or at or after full_end, it is masked: query i sees key j
+        # only if j <= i and (i - window_size < j or j < num_sink_tokens). `queries` is a column,
+        # (BLOCK_M, 1).
         raise NotImplementedError(
-            "p07 step 1: fold one tile, with the mask of window and sinks; see problems/p07/README.md"
+            "p07 step 1: one tile, with the mask of window and sinks; see problems/p07/README.md"
         )
         # <<< step 1
     return running_max, running_sum, acc
@@ -70,7 +71,7 @@ def _attention_kernel(
     first_key, full_start, full_end, end_key = bounds
     begin = first_key  # until step 2, the sinks before the window are not visited
     # >>> step 2: the tiles of the sinks (about 2 lines)
-    # After it: `begin` is the position at which the walk begins: first_key less the number of
+    # After it: `begin` is the position at which the loop begins: first_key minus the number of
     # sinks before first_key, rounded up to whole tiles of BLOCK_N. Sinks from first_key on are
     # visited with the window.
     # <<< step 2

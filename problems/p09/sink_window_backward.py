@@ -104,7 +104,7 @@ def _dq_kernel(
     begin, first_key, full_start, full_end, end_key = bounds
 
     dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    # >>> step 2: dQ, along the walk of the forward pass (about 12 lines)
+    # >>> step 2: dQ, with the loop of the forward pass (about 12 lines)
     # After it: `dq` (BLOCK_M, HEAD_DIM), fp32, is the sum over the tiles of the walk of what
     # `add_to_dq` adds for each. The walk is that of `sink_window_walk` in given/sinks.py, with the
     # same bounds. The probabilities exp2(scores * scale_log2 - lse * LOG2_E) are 0 where

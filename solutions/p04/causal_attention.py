@@ -79,7 +79,7 @@ def _attention_kernel(
     running_max, running_sum, acc = initial_state(BLOCK_M, HEAD_DIM)
 
     full_end, end_key = 0, seqlen  # until step 2, every tile is visited and masked
-    # >>> step 2: where the full tiles and the walk end (about 2 lines)
+    # >>> step 2: where the full tiles and the loop end (about 2 lines)
     full_end = query_start // BLOCK_N * BLOCK_N
     end_key = tl.minimum(query_start + BLOCK_M, seqlen)
     # <<< step 2

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from given.arguments import check_attention, default_scale, positive_scale
-from given.launch import forward_tiles, grid_of_queries
+from given.launch import batch_and_head, forward_tiles, grid_of_queries
 from given.softmax import initial_state
 from given.tiles import load_tile, store_tile
 from given.units import LN_2, LOG2_E
@@ -23,20 +23,17 @@ def _attention_kernel(
 ):  # fmt: skip
     """One program computes BLOCK_M query rows of one query head.
 
-    Algorithm: the walk of p04. Query head h reads kv head h // group_size in place: K
+    Algorithm: the loop of p04. Query head h reads kv head h // group_size in place: K
     and V are never repeated in memory.
-    Grid: (query heads of a section, query tiles, sections), see `grid_of_queries`: the heads of one
-    group run side by side and find each other's K and V tiles in L2; longest rows first.
+    Grid: that of `grid_of_queries`: the query tiles lie on axis 1, longest rows first; axes 0 and 2
+    are heads.
     Memory traffic: Q and out once; on average half of K and V per query tile and query head, where
     the heads of a group share what comes from DRAM; no score leaves the chip.
     Limits: head_dim contiguous; IS_EVEN only where BLOCK_N divides seqlen.
     """
-    # >>> step 1: batch, query head and query tile (about 7 lines)
+    batch, q_head = batch_and_head(num_q_heads)  # of this program; int64, for they meet strides
+    # >>> step 1: the query head and the query tile (about 4 lines)
     query_start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
-    batch_head = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-    # Divided as 32 bits, which is faster; int64 because they will meet strides.
-    batch = (batch_head // num_q_heads).to(tl.int64)
-    q_head = (batch_head % num_q_heads).to(tl.int64)
     q_ptr += batch * q_strides[0] + q_head * q_strides[1]
     out_ptr += batch * out_strides[0] + q_head * out_strides[1]
     lse_ptr += (batch * num_q_heads + q_head) * seqlen

@@ -46,7 +46,7 @@ def _walk(
 def _safe_maximum(new_max):
     """The maximum that is subtracted, (BLOCK_M,): finite, also where no key was visible so far."""
     safe_max = new_max
-    # >>> step 2: rows without a key so far (about 1 line)
+    # >>> step 2: rows that have seen no key yet (about 1 line)
     safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)  # (BLOCK_M,)
     # <<< step 2
     return safe_max
@@ -78,7 +78,7 @@ def _attention_kernel(
     running_max, running_sum, acc = initial_state(BLOCK_M, HEAD_DIM)
 
     first_key, full_start, full_end, end_key = 0, seqlen, 0, seqlen  # until step 3: all masked
-    # >>> step 3: the four bounds of the walk (about 4 lines)
+    # >>> step 3: the four bounds of the loop (about 4 lines)
     first_key = tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N
     end_key = tl.minimum(query_start + BLOCK_M, seqlen)
     full_start = tl.cdiv(tl.maximum(end_key - window_size, 0), BLOCK_N) * BLOCK_N

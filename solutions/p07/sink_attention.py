@@ -30,7 +30,7 @@ def _walk(
     # disable_licm: loop-invariant values hoisted out of the loop would take registers.
     for position in tl.range(begin, end_key, BLOCK_N, disable_licm=True):
         key_start = tl.where(position < first_key, position - begin, position)
-        # >>> step 1: fold one tile, with the mask of window and sinks (about 12 lines)
+        # >>> step 1: one tile, with the mask of window and sinks (about 12 lines)
         k = load_tile(k_ptr, key_start, stride_kn, seqlen, BLOCK_N, HEAD_DIM)
         v = load_tile(v_ptr, key_start, stride_vn, seqlen, BLOCK_N, HEAD_DIM)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (BLOCK_M, BLOCK_N)

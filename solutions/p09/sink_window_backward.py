@@ -101,7 +101,7 @@ def _dq_kernel(
     begin, first_key, full_start, full_end, end_key = bounds
 
     dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    # >>> step 2: dQ, along the walk of the forward pass (about 12 lines)
+    # >>> step 2: dQ, with the loop of the forward pass (about 12 lines)
     for position in tl.range(begin, end_key, BLOCK_N, disable_licm=True):
         key_start = tl.where(position < first_key, position - begin, position)
         k = load_tile(k_ptr, key_start, k_strides[2], seqlen, BLOCK_N, HEAD_DIM)

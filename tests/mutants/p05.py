@@ -32,11 +32,11 @@ MUTANTS = (
     _MUTANT('query head taken for the kv head', ('groups',), ((KV_HEAD, 'kv_head = q_head'),), caught_as='outside a tensor', keeps=0.5),
     _MUTANT('groups for k alone', ('groups',), ((OFFSET_V, 'v_ptr += batch * v_strides[0] + (q_head % (num_q_heads // group_size)) * v_strides[1]'),), keeps=0.5),
     _MUTANT("batch ignored", ("batch_heads",), BATCH_IGNORED, "BATCH-ZERO", step=2, keeps=0.6),
-    _MUTANT('batch counted in kv heads', ('groups',), (('batch = (batch_head // num_q_heads)', 'batch = (batch_head // (num_q_heads // group_size))'), ('q_head = (batch_head % num_q_heads)', 'q_head = (batch_head % (num_q_heads // group_size))')), caught_as='outside a tensor', keeps=0.5),
+    _MUTANT('batch counted in kv heads', ('groups',), (('batch_and_head(num_q_heads)', 'batch_and_head(num_q_heads // group_size)'),), caught_as='outside a tensor', keeps=0.5),
     _MUTANT('sections left out of the grid', ('batch_heads',), ((GRID, 'return section, num_tiles'),), caught_as=NOT_WRITTEN, keeps=0.5),
     _MUTANT('one head of each group', ('groups',), ((GRID, GRID.replace('num_q_heads', 'num_kv_heads')),), caught_as=NOT_WRITTEN, keeps=0.5),
     _MUTANT('batch stride of q for k', ('groups',), ((OFFSET_K, OFFSET_K.replace('k_strides[0]', 'q_strides[0]')),), caught_as='outside a tensor', keeps=0.6),
     _MUTANT('query read by the kv head', ('groups',), ((OFFSET_Q, OFFSET_Q.replace('q_head', '(q_head // group_size)')),), keeps=0.6),
     _MUTANT('lse of all batches in one', ('lse_heads',), (('lse_ptr += (batch * num_q_heads + q_head) * seqlen', 'lse_ptr += q_head * seqlen'),), caught_as=NOT_WRITTEN, keeps=0.9),
-    _MUTANT('batch and head exchanged', ('batch_heads',), (('(batch_head // num_q_heads).to', '(batch_head % num_q_heads).to'), ('q_head = (batch_head % num_q_heads)', 'q_head = (batch_head // num_q_heads)')), caught_as=READ_OUTSIDE, keeps=0.6),
+    _MUTANT('batch and head exchanged', ('batch_heads',), (('batch, q_head = batch_and_head(num_q_heads)', 'q_head, batch = batch_and_head(num_q_heads)'),), caught_as=READ_OUTSIDE, keeps=0.6),
 )

@@ -88,6 +88,8 @@ def why_not(check: Check) -> str | None:
     """Return why the cases of a check have no program to follow, None where they have."""
     if check.bridge:
         return "whose function has no queries and keys; expected a check of attention"
+    if check.judges != "numbers":
+        return "which judges no numbers; expected a check of numbers"
     if check.compiles:
         return "which compiles and computes nothing; expected a check of numbers"
     if any(case.invalid is not None for case in check.cases):
