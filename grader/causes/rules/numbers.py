@@ -65,7 +65,8 @@ class Rounding:
     def what(self) -> str:
         """What is rounded to what."""
         name = {"dot": "an operand of a tl.dot", "store": "what is stored"}.get(self.op, self.name)
-        return f"{name or 'a number'} is rounded to {self.dtype}"
+        unnamed = {"arith.mulf": "a product", "arith.addf": "a sum"}.get(self.op, "a number")
+        return f"{name or unnamed} is rounded to {self.dtype}"
 
     @property
     def proof(self) -> str:
