@@ -149,6 +149,8 @@ HONEST = {
     "a descriptor's tile in a hook": HEAD
     + "def hook(nargs):\n    nargs['desc_q'].block_shape = [nargs['BLOCK_M'], 64]\n\n\n"
     + "CONFIG = triton.Config({'BLOCK_M': 64}, pre_hook=hook)\n",
+    "types of tensors": HEAD
+    + "def attention(q, lengths: torch.LongTensor | None = None) -> torch.FloatTensor: return q\n",
     "padded by PyTorch": "import torch.nn.functional as F\nfrom torch import nn\n"
     + entry("q = F.pad(q, (0, 0, 0, 1))\nreturn nn.functional.pad(q, ()), torch.nn.functional.pad"),
     "how fp32 is multiplied": HEAD + "torch.set_float32_matmul_precision('highest')\n",
