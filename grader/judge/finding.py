@@ -186,8 +186,9 @@ class CaseFindings:
             line = self.source.bare_load()
             headline = f"{name} depends on lanes that a load without other= left undefined"
             help = (
-                "lanes that a mask turns off may hold anything, here NaN; zeros there give the"
-                " right result: pass other=0.0 to the load, or whichever value changes nothing"
+                "lanes that a mask or boundary_check turns off may hold anything, here NaN; zeros"
+                " there give the right result: pass other=0.0 to the load, of a block pointer"
+                ' padding_option="zero", or whichever value changes nothing'
             )
         elif seen.rounding is not None:
             line, help = seen.rounding.line, seen.rounding.proof

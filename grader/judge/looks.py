@@ -111,8 +111,12 @@ class Looks:
         is_new = session.machine and traceable(case) and line not in self._faults
         if is_new and how not in (Outside.EDGE, Outside.BLOCK, Outside.WRAPS):
             names = tuple(called.problem.judged(called.check))
-            trace = session.call(case, called.inputs, names, traced=True, lenient=True).trace
-            self._faults[line] = trace and astray(case, trace, names)
+            # Of a call that fails once more there is no trace; the forward pass may come back.
+            ways = [names, ("out",)] if called.problem.gradients else [names]
+            how = {"traced": True, "lenient": True}
+            traces = ((way, session.call(case, called.inputs, way, **how).trace) for way in ways)
+            causes = (astray(case, trace, way) for way, trace in traces if trace)
+            self._faults[line] = next(causes, None)
         seen, fault = self._faults.get(line), outside(how, line)
         if seen is not None:
             self._casebook.add_raced(place, seen)
