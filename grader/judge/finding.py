@@ -196,7 +196,9 @@ class CaseFindings:
         elif bool(got.isnan().any()):
             headline = f"{name} was computed as NaN"
             extent = f"{_places(got.isnan())} are NaN; {extent}"
+            line, how = seen.nan
             help = "NaN comes from -inf - (-inf), 0 * inf, 0 / 0 or inf / inf"
+            help = f"the first NaN comes out of this line: {how}" if how else help
         elif kept:
             headline = f"{name} is wrong in a second call with other values of the same shape"
             help = "a result may depend on nothing that an earlier call left behind"

@@ -8,7 +8,7 @@ from grader.causes.diagnose import Casebook
 from grader.causes.rules.bounds import outside
 from grader.causes.rules.fitted_sums import as_read
 from grader.causes.rules.look import astray, look
-from grader.causes.rules.numbers import Rounding, of_state, rounded
+from grader.causes.rules.numbers import Rounding, first_nan, of_state, rounded
 from grader.causes.rules.overflow import limited, overflow
 from grader.causes.rules.placement import misplaced
 from grader.causes.rules.sighting import Result, Sighting
@@ -33,13 +33,14 @@ _MOST_LOOKS = 8
 class Seen:
     """What a student is shown of a call: the tiles that were visited, and one program's state.
 
-    `rounding` is what alone makes the result wrong; `fault` is an error of the judge's own while it
-    looked, empty where there was none.
+    `rounding` is what alone makes the result wrong, `nan` the line of the first NaN and what makes
+    it; `fault` is an error of the judge's own while it looked, empty where there was none.
     """
 
     tiles: TileMap | None = None
     trace: TraceRecord | None = None
     rounding: Rounding | None = None
+    nan: tuple[int, str] = (0, "")
     fault: str = ""
 
 
@@ -99,7 +100,7 @@ class Looks:
             near = result.place if first in (*PRODUCTS, "lse") else None
             walk = walk_of(called.problem.id, case, trace, product, near)
         tiles = tile_map(walk) if walk is not None else None
-        return Seen(tiles, _shown(told), found)
+        return Seen(tiles, _shown(told), found, first_nan(trace))
 
     def at_fault(self, session: Session, called: Called, how: str, line: int) -> bool:
         """Look why a kernel came outside of its tensors in a way of `Outside`, at a line.
