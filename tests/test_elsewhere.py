@@ -154,7 +154,8 @@ def attention_gradients(q, k, v, out, lse, dout, *, softmax_scale=None):
 def test_the_bridge_of_p08_computes_gradients_without_autograd():
     problem = load_problem("p08")
     check = next(c.id for c in problem.checks if c.bridge)
-    assert judge(model_answer("p08"), problem, checks={check}).wrong == {}
+    asks = "\nassert triton.runtime.driver.active.get_current_target().backend == 'cuda'\n"
+    assert judge(model_answer("p08") + asks, problem, checks={check}).wrong == {}
     judged = judge(model_answer("p08") + GRADIENTS, problem, checks={check})
     headlines = {f.message.headline.partition(":")[0] for f in judged.wrong.values()}
     assert headlines == {"autograd computes gradients here"}

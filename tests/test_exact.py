@@ -173,6 +173,11 @@ _ROUNDED = {
         ("x_tile.to(tl.float32) * w_tile.to(tl.float32)[None, :]",
          "(x_tile * w_tile[None, :]).to(tl.float32)"),
     ),
+    "products without a name": (
+        "p02", "products", 0,
+        "the formula is right, but a product is rounded to fp16 on its way to y",
+        "HALF-PRODUCTS", "acc += x_tile * w_tile", ("acc += products", "acc += x_tile * w_tile"),
+    ),
     "P before its sum": (
         "p03", "ieee", _FP32, "the formula is right, but p is rounded to bf16 on its way to out",
         "ROUNDED-TO-16-BITS", "tl.sum(p.to",

@@ -4,7 +4,7 @@ import ast
 import runpy
 
 import pytest
-from triton.compiler.errors import CompilationError
+from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.errors import PTXASError
 
 from grader.checks.outcome import of_result
@@ -36,6 +36,17 @@ def test_triton_refuses_a_line(tmp_path, last, status):
     node = ast.Pass(lineno=3, col_offset=4)
     reply = explain(7, CompilationError(kernel, node, "unsupported"), str(file), importing=False)
     assert (reply.status, reply.line, reply.nonce) == (status, 7, 7)
+
+
+def test_an_assertion_without_a_message_is_told_by_its_line(tmp_path):
+    file = tmp_path / "submission.py"
+    file.write_text(KERNEL.format(last="tl.static_assert(x == 2)") + "\nassert 1 == 2\n", "utf-8")
+    kernel = file.read_text("utf-8").split("@triton.jit\n")[1]
+    error = CompileTimeAssertionFailure(kernel, ast.Pass(lineno=3, col_offset=4), None)
+    assert explain(7, error, str(file), importing=False).text == "tl.static_assert(x == 2)"
+    with pytest.raises(AssertionError) as caught:
+        runpy.run_path(str(file))
+    assert explain(7, caught.value, str(file), importing=False).text == "assert 1 == 2"
 
 
 def test_triton_refuses_a_function_that_a_kernel_calls(tmp_path):

@@ -41,6 +41,11 @@ def copy(x, y, size, n: tl.constexpr):
     tl.store(y + i, v * 2)
 
 
+@triton.jit
+def added(y, n: tl.constexpr):
+    tl.atomic_add(y + tl.arange(0, n), 1.0)
+
+
 def line_of(kernel: Any, text: str) -> int:
     lines, first = inspect.getsourcelines(kernel.fn)
     return first + next(number for number, line in enumerate(lines) if text in line)
@@ -59,6 +64,8 @@ def test_an_access_outside_is_told_with_argument_and_line(engine: Engine) -> Non
         " elements, the first of them right past the end, without a mask"
     )
     assert last_line(caught) == line_of(copy, "tl.store(y + i")
+    with pytest.raises(OutOfBounds, match="without a mask"):  # though TTIR has one
+        added[(1,)](torch.zeros(N), 64)
 
 
 def test_a_masked_lane_without_other_is_no_number() -> None:
@@ -108,8 +115,9 @@ def says_and_asserts(x, n: tl.constexpr):
 def test_prints_and_assertions(capsys: pytest.CaptureFixture) -> None:
     says_and_asserts[(2,)](torch.tensor([0.5, 1.5]), 2)
     printed = capsys.readouterr().out.splitlines()
+    line = line_of(says_and_asserts, "device_print")
     assert [re.sub(r"\s+", " ", line) for line in printed] == [
-        f"line 104, program ({p}, 0, 0): v is: [0.5 1.5]" for p in (0, 1)
+        f"line {line}, program ({p}, 0, 0): v is: [0.5 1.5]" for p in (0, 1)
     ]
     with pytest.raises(Asserted, match="v is too large, in program 0"):
         says_and_asserts[(1,)](torch.tensor([0.5, 2.5]), 2)

@@ -326,6 +326,11 @@ def test_a_refused_file_tells_the_first_violation_and_how_many_there_are():
     assert examine(PROBLEMS["p02"], REFUSED.encode(), policy=False).verdict is None
 
 
+def test_what_is_closed_is_not_taken_for_a_tensor():
+    text = "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True"
+    assert broken(text) == ["import", "patching"]
+
+
 def test_names_of_any_length_make_short_messages():
     (found,) = violations(PROBLEMS["p02"], ast.parse("import " + "x" * 10_000 + " as y; y"))
     assert len(found.text) < 120
@@ -342,7 +347,7 @@ def test_lint_lists_every_violation_of_every_file(lint, tmp_path):
     lines = out.splitlines()
     assert code == 1 and max(map(len, lines)) <= 80
     assert lines[0] == "p02/weighted_row_sum.py:1: import: os is not open to submissions"
-    assert lines[1].startswith("    help: the judge sets TRITON_INTERPRET by itself")
+    assert lines[1].startswith("    help: leave it out: the judge sets TRITON_INTERPRET")
     assert re.search(r"^p02/weighted_row_sum.py:\d+: torch-computes: @ multiplies", out, re.M)
     assert "p03/noncausal_attention.py: ok" in lines
     assert lines[-1] == "p04/causal_attention.py:1: syntax error: invalid syntax"

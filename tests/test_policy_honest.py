@@ -139,8 +139,11 @@ HONEST = {
     "a backward that nothing calls": HEAD
     + "class F(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, q):\n"
     + "        return q\n\n    @staticmethod\n    def backward(ctx, dout):\n"
-    + "        return (dout @ dout.mT).softmax(-1).sum()\n\n\n"
-    + "def attention(q):\n    assert q.is_cuda, q.device.type\n    return F.apply(q)\n",
+    + "        return gradient(dout)\n\n\n"
+    + "def gradient(dout):\n    return (dout @ dout.mT).softmax(-1).sum()\n\n\n"
+    + "def made():\n    class G(F):\n        @staticmethod\n        def backward(ctx, dout):\n"
+    + "            return torch.autograd.grad(dout @ dout, dout)\n\n    return G\n\n\n"
+    + "def attention(q):\n    assert q.is_cuda, q.device.type\n    return made().apply(q)\n",
     "objects of one's own in a list": HEAD
     + "class P:\n    x = 0\n\n\nplans = [P()]\nplans[0].x = 1\nplans[0]._y = 2\n",
     "an autotuner": HEAD
@@ -149,6 +152,8 @@ HONEST = {
     "a descriptor's tile in a hook": HEAD
     + "def hook(nargs):\n    nargs['desc_q'].block_shape = [nargs['BLOCK_M'], 64]\n\n\n"
     + "CONFIG = triton.Config({'BLOCK_M': 64}, pre_hook=hook)\n",
+    "types of tensors": HEAD
+    + "def attention(q, lengths: torch.LongTensor | None = None) -> torch.FloatTensor: return q\n",
     "padded by PyTorch": "import torch.nn.functional as F\nfrom torch import nn\n"
     + entry("q = F.pad(q, (0, 0, 0, 1))\nreturn nn.functional.pad(q, ()), torch.nn.functional.pad"),
     "how fp32 is multiplied": HEAD + "torch.set_float32_matmul_precision('highest')\n",

@@ -131,6 +131,24 @@ def test_a_load_without_a_mask_is_not_told_of_one(mask, words):
     assert message.extent.endswith("under a mask") == bool(mask)
 
 
+def test_a_pointer_astray_is_named_though_the_backward_pass_fails_as_well():
+    source = whole_answer("p08").replace("kv_head = q_head // group_size", "kv_head = q_head")
+    source = source.replace(
+        "delta = _launch_delta", "k = k.view(q.shape)\n        delta = _launch_delta"
+    )
+    found = judged("p08", source, "groups")
+    assert found.of("groups").message.headline.startswith("read outside a tensor")
+    assert found.named == {"WRONG-KV-HEAD"}
+
+
+def test_the_first_nan_is_told_with_its_line_where_nothing_has_a_name():
+    out = "out = (0.0 * acc) * (1.0 / (0.0 * running_sum))[:, None]"
+    source = changed("p03", ("out = acc / running_sum[:, None]", out))
+    message = judged("p03", source, "plain").of("plain").message
+    assert out in source.splitlines()[message.line - 1]
+    assert message.help == "the first NaN comes out of this line: 0 * inf"
+
+
 LOAD_Q = "mask=queries[:, None] < seqlen_q, other=0.0)"
 FIRST_KEY = "tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N"
 SINK_PAIR = "(keys < num_sink_tokens) & (keys <= queries - window_size)"

@@ -19,10 +19,14 @@ class Reach:
 
     `waiting` are the parts that matter once their name is read: a function whose body waits; the
     methods and bases of a class. A decorator may call what it gets, so that nothing waits there.
-    `plain` are names of functions alone.
+    `plain` are names of functions alone. Unless the judge `differentiates`, nothing calls the
+    `backward` of a class: these are `uncalled`.
     """
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, *, differentiates: bool) -> None:
+        classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        found = (part for node in classes for part in node.body if _is_backward(part))
+        self.uncalled: set[ast.AST] = set(() if differentiates else found)
         self.waiting: dict[str, list[ast.AST]] = {}
         self.plain: set[str] = set()
         self.named: set[str] = set()
@@ -31,12 +35,12 @@ class Reach:
                 self.named |= names(node.orelse)
                 continue
             parts = _waiting(node)
-            self.named |= names([node], without=parts)
+            self.named |= names([node], without=[*parts, *self.uncalled])
             if parts:
                 is_plain = isinstance(node, FUNCTIONS)
                 self.plain = self.plain | {node.name} if is_plain else self.plain - {node.name}
                 self.waiting.setdefault(node.name, []).extend(parts)
-        self.named_by = {name: names(parts) for name, parts in self.waiting.items()}
+        self.named_by = {n: names(parts, self.uncalled) for n, parts in self.waiting.items()}
 
     def closure(self, named: Iterable[str]) -> set[str]:
         """Return those among `named` that wait, those that they name, and so on."""
@@ -49,19 +53,11 @@ class Reach:
                 waiting += [n for n in self.named_by[name] if n in self.named_by]
         return reached
 
-    def unused(self, entries: Iterable[str], *, differentiates: bool) -> set[ast.AST]:
-        """Return the functions that nothing names where the judge calls `entries`.
-
-        Where it computes no gradients, nothing calls the `backward` of a class.
-        """
+    def unused(self, entries: Iterable[str]) -> set[ast.AST]:
+        """Return the functions that nothing calls where the judge calls `entries`."""
         used = self.closure({*self.named, *entries})
-        parts = [(name, part) for name, found in self.waiting.items() for part in found]
-        return {
-            part
-            for name, part in parts
-            if isinstance(part, FUNCTIONS)
-            and (name not in used or (_is_backward(part) and not differentiates))
-        }
+        unnamed = (part for name in self.waiting.keys() - used for part in self.waiting[name])
+        return self.uncalled | {part for part in unnamed if isinstance(part, FUNCTIONS)}
 
 
 def compiled(tree: ast.Module) -> set[ast.AST]:
@@ -131,7 +127,7 @@ def is_main_block(node: ast.stmt) -> bool:
     return isinstance(test.ops[0], ast.Eq) and is_name and is_main
 
 
-def names(nodes: list[ast.AST], without: list[ast.AST] = ()) -> set[str]:
+def names(nodes: list[ast.AST], without: Iterable[ast.AST] = ()) -> set[str]:
     """Return the names in `nodes`, but for those in `without`: of a function, in its body."""
     left_out = {part for node in without for part in getattr(node, "body", [node])}
     found, waiting = set[str](), list(nodes)
@@ -151,7 +147,8 @@ def _waiting(node: ast.stmt) -> list[ast.AST]:
     return [node] if isinstance(node, FUNCTIONS) else []
 
 
-def _is_backward(function: ast.AST) -> bool:
-    """Whether a function is what autograd alone calls, a static method of this name."""
-    decorators = [getattr(d, "id", "") for d in function.decorator_list]
-    return function.name == "backward" and "staticmethod" in decorators
+def _is_backward(part: ast.AST) -> bool:
+    """Whether part of a class is what autograd alone calls, a static method of this name."""
+    if not isinstance(part, FUNCTIONS) or part.name != "backward":
+        return False
+    return "staticmethod" in [getattr(d, "id", "") for d in part.decorator_list]

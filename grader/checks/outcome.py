@@ -32,8 +32,9 @@ _BOUNDS_HELP = (
     " starts and how far it moves"
 )
 _BLOCK_HELP = (
-    "boundary_check names each dimension in which a tile may reach past the end; then look at the"
-    " shape and the strides of the block pointer, where it starts and how far it moves"
+    "where a tile may reach past the end a block pointer needs boundary_check for that dimension,"
+    " and a plain pointer a mask; then look at where it starts, by which strides, and how far it"
+    " moves"
 )
 _MASKED_HELP = (
     "the mask lets these positions through: compare it with the tensor's length; then look at where"

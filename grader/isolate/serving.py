@@ -30,7 +30,7 @@ from grader.isolate import (
     walls,
 )
 from grader.kernel import given, launches, lines
-from grader.kernel.compile import faults
+from grader.kernel.compile import absent_gpu, faults
 from grader.spec import protocol
 
 # So deep nobody gets in the time of a call that is worth its points.
@@ -108,6 +108,8 @@ class Worker:
 
     def prepare(self) -> None:
         """Install what has to be there before the submission is imported."""
+        if self.settings.get("answers_for_gpu"):
+            absent_gpu.answer()
         if self.settings["count_launches"]:
             self.launches = launches.LaunchCounter(self.path)
             self.launches.install()

@@ -131,6 +131,8 @@ class Session:
             device=self.device,
             role=role,
             count_launches=self.problem.uses_triton,
+            # A bridge in PyTorch is in one file with kernels.
+            answers_for_gpu=self.device == "cpu" and self.problem.bridge is not None,
             operators=opened(self.problem) if self.source.policy else None,
         )
 

@@ -40,7 +40,7 @@ class NotOwn(TypeError):
 def compiled(source: bytes, path: str, entries: Iterable[str], differentiates: bool) -> CodeType:
     """Return the code of a file that asks, as a module whose functions `entries` are called."""
     tree = ast.parse(source, path)
-    unused = functions.Reach(tree).unused(entries, differentiates=differentiates)
+    unused = functions.Reach(tree, differentiates=differentiates).unused(entries)
     unread = dict.fromkeys(unused, _UNUSED)
     unread |= dict.fromkeys(functions.kernels(tree, entries), _KERNEL)
     nodes = list(ast.walk(tree))

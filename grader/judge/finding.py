@@ -205,8 +205,9 @@ class CaseFindings:
             line = self.source.bare_load()
             headline = f"{name} depends on lanes that a load without other= left undefined"
             help = (
-                "lanes that a mask turns off may hold anything, here NaN; zeros there give the"
-                " right result: pass other=0.0 to the load, or whichever value changes nothing"
+                "lanes that a mask or boundary_check turns off may hold anything, here NaN; zeros"
+                " there give the right result: pass other=0.0 to the load, of a block pointer"
+                ' padding_option="zero", or whichever value changes nothing'
             )
         elif seen.rounding is not None:
             line, help = seen.rounding.line, seen.rounding.proof
@@ -214,7 +215,9 @@ class CaseFindings:
         elif bool(got.isnan().any()):
             headline = f"{name} was computed as NaN"
             extent = f"{_places(got.isnan())} are NaN; {extent}"
+            line, how = seen.nan
             help = "NaN comes from -inf - (-inf), 0 * inf, 0 / 0 or inf / inf"
+            help = f"the first NaN comes out of this line: {how}" if how else help
         elif kept:
             headline = f"{name} is wrong in a second call with other values of the same shape"
             help = "a result may depend on nothing that an earlier call left behind"

@@ -8,7 +8,7 @@ from grader.causes.diagnose import Casebook
 from grader.causes.rules.bounds import outside
 from grader.causes.rules.fitted_sums import as_read
 from grader.causes.rules.look import astray, look
-from grader.causes.rules.numbers import Rounding, in_no_tile, of_state, rounded
+from grader.causes.rules.numbers import Rounding, first_nan, in_no_tile, of_state, rounded
 from grader.causes.rules.overflow import limited, overflow
 from grader.causes.rules.placement import misplaced
 from grader.causes.rules.sighting import Result, Sighting
@@ -33,13 +33,14 @@ _MOST_LOOKS = 8
 class Seen:
     """What a student is shown of a call: the tiles that were visited, and one program's state.
 
-    `rounding` is what alone makes the result wrong; `fault` is an error of the judge's own while it
-    looked, empty where there was none.
+    `rounding` is what alone makes the result wrong, `nan` the line of the first NaN and what makes
+    it; `fault` is an error of the judge's own while it looked, empty where there was none.
     """
 
     tiles: TileMap | None = None
     trace: TraceRecord | None = None
     rounding: Rounding | None = None
+    nan: tuple[int, str] = (0, "")
     fault: str = ""
 
 
@@ -101,11 +102,10 @@ class Looks:
             near = result.place if first in (*PRODUCTS, "lse") else None
             walk = walk_of(called.problem.id, case, trace, product, near)
         tiles = tile_map(walk) if walk is not None else None
-        return Seen(tiles, _shown(told), found)
+        return Seen(tiles, _shown(told), found, first_nan(trace))
 
     def at_fault(self, session: Session, called: Called, how: str, line: int, of: str) -> bool:
-        """Look why a kernel came outside of its tensors in a way of `Outside`, at a line, by a
-        pointer.
+        """Look why a kernel came outside of its tensors in a way of `Outside`, at a line.
 
         Where a whole tile lies outside, what lies there is left out of one more call. Return
         whether the casebook hears of anything.
@@ -114,8 +114,12 @@ class Looks:
         is_new = session.machine and traceable(case) and line not in self._faults
         if is_new and how not in (Outside.EDGE, Outside.BLOCK, Outside.WRAPS):
             names = tuple(called.problem.judged(called.check))
-            trace = session.call(case, called.inputs, names, traced=True, lenient=True).trace
-            self._faults[line] = trace and astray(case, trace, names)
+            # Of a call that fails once more there is no trace; the forward pass may come back.
+            ways = [names, ("out",)] if called.problem.gradients else [names]
+            lenient = {"traced": True, "lenient": True}
+            traces = ((way, session.call(case, called.inputs, way, **lenient)) for way in ways)
+            causes = (astray(case, seen.trace, way) for way, seen in traces if seen.trace)
+            self._faults[line] = next(filter(None, causes), None)
         seen, fault = self._faults.get(line), outside(how, line, of)
         if seen is not None:
             self._casebook.add_raced(place, seen)

@@ -10,6 +10,7 @@ from grader.spec.cases import Case
 from grader.spec.trace_record import TraceRecord
 
 _SUBTRACTION, _DIVISION, _MINUS, _PLUS = 1, 4, 1, 2  # see grader.kernel.observers.combining
+_MAKING_NAN = {1: "inf - inf", 2: "inf - inf", 3: "0 * inf", 4: "0 / 0 or inf / inf"}
 
 
 def nan(trace: Trace) -> Sighting | None:
@@ -25,6 +26,14 @@ def nan(trace: Trace) -> Sighting | None:
     if trace.count(Counter.NAN_SIGN) == _PLUS:
         return Sighting("NAN-FROM-PLUS-INFINITY", line)
     return None
+
+
+def first_nan(trace: Trace) -> tuple[int, str]:
+    """Return the line of the first NaN and what makes it there; 0 where several things do."""
+    if trace.count(Counter.NAN_KINDS) != 1:
+        return 0, ""
+    how = _MAKING_NAN.get(trace.count(Counter.NAN_OPERATION), "")
+    return trace.count(Counter.NAN_LINE), how
 
 
 def infinite(trace: Trace) -> Sighting | None:
@@ -65,7 +74,8 @@ class Rounding:
     def what(self) -> str:
         """What is rounded to what."""
         name = {"dot": "an operand of a tl.dot", "store": "what is stored"}.get(self.op, self.name)
-        return f"{name or 'a number'} is rounded to {self.dtype}"
+        unnamed = {"arith.mulf": "a product", "arith.addf": "a sum"}.get(self.op, "a number")
+        return f"{name or unnamed} is rounded to {self.dtype}"
 
     @property
     def proof(self) -> str:

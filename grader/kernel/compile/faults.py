@@ -45,11 +45,14 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
         # The innermost may lie in Triton's own library, which the submission called.
         lines = (_compile_line(e, path) for e in reversed(compiling))
         line = next(filter(None, lines), line)
-        text = _plain(_text(shown.error_message or shown.__cause__ or shown).strip())
+        text = _plain(_text(shown.error_message or shown.__cause__ or "").strip())
         if _source_line(path, line).startswith("raise NotImplementedError"):
             status = Status.NOT_IMPLEMENTED  # a step of a stub, which Triton cannot compile
     elif status is Status.EXITED:
         text = f"{_name(error)} raised with {_text(error) or 'no argument'}"
+    source = _source_line(path, line)
+    if not text and not source.startswith("raise"):
+        text = source  # an assertion without a message
     raw = text
     if assembler.is_refusal(text):
         raw, line = assembler.detail(text), assembler.line_of(text, path) or line

@@ -59,12 +59,18 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
     found: list[Operation] = []
     multiplied: list[int] = []
     used: list[int] = []
+    same: dict[int, list[int]] = {}  # numbers that are handed on, or widened
+    computing: dict[int, list[int]] = {}  # what the operations of a line work with
     named: set[int] = set()  # what alone comes of an operation: a loop's results share one name
     for blocks in module.functions.values():
         for op in operations(blocks):
             named.update(op.results[:1] if len(op.results) == 1 and not op.regions else ())
             for value, other in handed(op):
                 made.setdefault(value, []).append(other)
+            if op.name in (*_MOVES, "arith.extf"):
+                same.update((result, list(op.operands)) for result in op.results)
+            else:
+                computing.setdefault(op.place.line_in(path), []).extend(op.operands)
             if op.name in _MOVES:
                 made.update((result, list(op.operands)) for result in op.results)
             elif op.name == "tt.dot":
@@ -86,7 +92,10 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
     def site(op: Operation) -> Site:
         (result,), line = op.results, op.place.line_in(path)
         of_operand = op.name in _CASTS and op.operands[0] in named
-        name = module.names[op.operands[0]] if of_operand else op.place.name
+        # The name on a line is that of its result: in `acc += x * w` not of the product.
+        parts = () if op.name in _CASTS else reached(list(computing.get(line, ())), same)
+        whole = "" if result in parts else op.place.name
+        name = module.names[op.operands[0]] if of_operand else whole
         use = "dot" if what(op) in for_dots else "" if result in computed else "store"
         use = "" if op.name == "tt.atomic_rmw" else use
         return Site(-line if use else line, name, dtype_of(module.type(result)), use or op.name)

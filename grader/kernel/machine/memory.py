@@ -50,7 +50,7 @@ class Accesses:
     def __init__(self, op: Operation, translation: Translation, what: str, mask: int | None):
         self.op = op
         self.pointers = op.operands[0]
-        self.mask = mask
+        self.mask = None if mask in translation.constants else mask  # Triton writes one for atomics
         self.type = translation.module.type(op.operands[0])
         self.width = max(1, Type((), self.type.pointee).bits // 8)
         self._translation = translation

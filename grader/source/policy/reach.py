@@ -43,7 +43,7 @@ def zones(problem: Problem, tree: ast.Module) -> dict[ast.AST, Zone]:
     """
     main = Zone.HOST if problem.uses_triton else Zone.PYTORCH
     called = entries(problem)
-    reach = functions.Reach(tree)
+    reach = functions.Reach(tree, differentiates=bool(problem.gradients))
     found: dict[ast.AST, Zone] = {tree: main}
     if problem.bridge is not None and problem.bridge.language == "pytorch":
         of_bridge = reach.closure({problem.bridge.entry}) & reach.plain
@@ -54,7 +54,7 @@ def zones(problem: Problem, tree: ast.Module) -> dict[ast.AST, Zone]:
         for name in of_bridge:
             zone = Zone.SHARED if name in shared else Zone.BRIDGE
             found |= dict.fromkeys(reach.waiting[name], zone)
-    unused = reach.unused(called, differentiates=bool(problem.gradients))
+    unused = reach.unused(called)
     unused |= {node for node in tree.body if functions.is_main_block(node)}
     found |= dict.fromkeys(unused, Zone.SKIPPED)
     return found | dict.fromkeys(functions.kernels(tree, called), Zone.KERNEL)

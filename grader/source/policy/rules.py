@@ -110,6 +110,12 @@ class _Reader:
             return False
         return name in self.rows if zone.serves_kernels else not tables.is_machinery(name)
 
+    def _is_closed(self, path: str, zone: Zone) -> bool:
+        """Whether a path leads through what is not open in a module that is."""
+        parts = path.split(".")
+        ways = [(".".join(parts[:n]), parts[n]) for n in range(1, len(parts))]
+        return any(m in self.modules and not self._is_open(m, name, zone) for m, name in ways)
+
     def _is_shortcut(self, path: str, name: str, zone: Zone) -> bool:
         softmax = name in tables.SOFTMAX and zone is not Zone.BRIDGE
         return softmax or name in tables.SHORTCUTS or path in tables.GRADIENTS
@@ -178,7 +184,8 @@ class _Reader:
             return
         strict = bool(paths) or self._is_compiled(place)  # else a worker asks whose object it is
         yield from self._private(place, name, strict=strict)
-        yield from self._method(place, base, name)
+        if not any(self._is_closed(path, place.zone) for path in paths):  # else that has been said
+            yield from self._method(place, base, name)
 
     def _pattern(self, place: Place, node: ast.MatchClass) -> Iterator[Violation]:
         is_plain = isinstance(node.cls, ast.Name) and node.cls.id in tables.SELF_MATCHING

@@ -23,6 +23,8 @@ _RESHAPE = """
     unsqueeze view_as_complex view_as_real vstack
 """
 _TYPES = """
+    BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor
+    LongTensor ShortTensor
     Generator OutOfMemoryError Size Tensor bfloat16 bool channels_last contiguous_format device
     double dtype e finfo float float16 float32 float64 float8_e4m3fn float8_e5m2 half iinfo inf int
     int16 int32 int64 int8 layout long memory_format nan newaxis pi preserve_format short strided
@@ -212,11 +214,9 @@ def open_modules(problem: Problem) -> dict[str, frozenset[str]]:
 def is_machinery(name: str) -> bool:
     """Whether a name of torch is no function of tensors where all of these are open.
 
-    Classes run text, read files, start threads and switch the judge's eyes off; a type of tensors
-    does not.
+    Classes run text, read files, start threads and switch the judge's eyes off.
     """
-    is_class = name[:1].isupper() and not name.endswith("Tensor")
-    return is_class or name in INNER | FILES | _MACHINERY
+    return name[:1].isupper() or name in INNER | FILES | _MACHINERY
 
 
 def is_open(members: frozenset[str], module: str, name: str) -> bool:

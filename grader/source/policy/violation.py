@@ -24,13 +24,14 @@ HELP = {
 }
 _HELP_FOR = {
     "abc.ABCMeta": "extend abc.ABC",
-    "os": "the judge sets TRITON_INTERPRET by itself: leave it out, or export it in the shell",
+    "os": "leave it out: the judge sets TRITON_INTERPRET, and you export others in the shell",
     "numpy": "use torch for arrays, and math for numbers",
     "time": 'measure time under `if __name__ == "__main__":`, which is not checked',
     "triton.testing": 'measure time under `if __name__ == "__main__":`, which is not checked',
     "operator": "write the operator itself",
     "logging": "leave it out; print() shows what you want to see",
     "einops": "use reshape, permute and transpose",
+    "jaxtyping": "annotate with torch.Tensor, and say the shape in a comment",
     "packaging": 'compare numbers: tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6)',
     "torch.backends": "leave it out: tl.dot takes input_precision, and PyTorch's fp32 is fp32",
     "torch.cuda": f"leave it out; {_TESTS}",
