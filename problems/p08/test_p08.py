@@ -51,6 +51,11 @@ def test_groups(case):
     case.agrees_with(reference.gqa_attention_training)
 
 
+def test_half_groups(case):
+    """dk and dv of 16-bit inputs are sums over the group in fp32"""
+    case.agrees_with(reference.gqa_attention_training)
+
+
 def test_batch_heads(case):
     """every batch entry and head has gradients of its own"""
     case.agrees_with(reference.gqa_attention_training)

@@ -86,6 +86,11 @@ def test_dsink_logits(case):
     case.agrees_with(reference.sink_window_attention)
 
 
+def test_half_dsink(case):
+    """the gradient of the sink logits of 16-bit inputs is a sum in fp32"""
+    case.agrees_with(reference.sink_window_attention)
+
+
 def test_sink_logits_absent(case):
     """a sink logit of minus infinity is no term: gradient 0, no NaN"""
     case.agrees_with(reference.sink_window_attention)
