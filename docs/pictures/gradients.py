@@ -84,7 +84,7 @@ def transposed() -> Picture:
         "the kernel for dk and dv, keys run down and queries across, and lse and delta are rows "
         f"above it. The pair of query {query} and key {key} is in row {query}, column {key} on "
         f"the left and in row {key}, column {query} on the right.",
-        height=512,
+        height=522,
     )
     canvas.heading("One tile, two layouts: so each product", "has its left operand ready")
     top, cell = 178, 34
@@ -166,7 +166,7 @@ def query_ranges() -> Picture:
         f"queries from {WINDOW_SIZE} on, in chunks: {spans}.",
         height=656,
     )
-    canvas.heading("dk and dv of a key tile: three ranges of queries,", "and chunks for its sinks")
+    canvas.heading("dk and dv of a key tile: ranges of queries,", "and chunks for its sinks")
     top, cell, first, second = 112, 22, 150, 270
     canvas.text(first - 34, top - 12, "queries ↓", size=14, fill="soft", anchor="end")
     for i in range(SEQLEN):

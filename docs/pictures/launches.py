@@ -78,7 +78,7 @@ def coalescing() -> Picture:
         f"are neighbours, {sectors[0]} sectors hold them all, {moved[0]} bytes. With a stride of "
         f"{STRIDES[1]} elements each lies in a sector of its own: {sectors[1]} sectors, "
         f"{moved[1]} bytes, of which one in {moved[1] // used} is used.",
-        height=452,
+        height=462,
     )
     canvas.heading("One load of a warp: 32 threads,", "32 elements of 4 bytes")
     y = 96.0

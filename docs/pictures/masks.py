@@ -150,7 +150,7 @@ def positions() -> Picture:
         f"{begin}, to end_key; below, the keys. An arrow leads from each position to the tile of "
         f"keys that is loaded. The positions {begin} to {first_key - 1} lead to the tiles of the "
         f"sinks, from key 0 on; from first_key, {first_key}, on a position is the key itself.",
-        height=414,
+        height=424,
     )
     canvas.heading("One loop over positions:", "sink tiles first, then the window")
     pitch = (WIDTH - 2 * MARGIN) / POSITION_SEQLEN
