@@ -111,6 +111,20 @@ def test_text_is_large_enough_and_inside(picture):
         assert x - before + width <= WIDTH - MARGIN / 2, "".join(element.itertext())
 
 
+@each_picture
+def test_no_text_lies_on_another(picture):
+    lines = []
+    for element in ElementTree.fromstring(picture.svg).iter(f"{SVG}text"):
+        size, x, y = (float(element.attrib[name]) for name in ("font-size", "x", "y"))
+        width = 0.52 * size * len("".join(element.itertext()))
+        left = x - {"end": 1, "middle": 0.5}.get(element.attrib.get("text-anchor"), 0) * width
+        lines.append((left, left + width, y, size, "".join(element.itertext())))
+    for number, (left, right, y, size, words) in enumerate(lines):
+        for other in lines[:number]:
+            apart = abs(y - other[2]) > 0.8 * size or left > other[1] or right < other[0]
+            assert apart, (words, other[4])
+
+
 def luminance(colour):
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]

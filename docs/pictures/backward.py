@@ -27,7 +27,7 @@ def owners() -> Picture:
         f"{row[-1]}. On the right the program that owns dk and dv of key tile {OWNED} holds k and "
         f"v, and reads q, dout, lse and delta of query tiles {column[0]} to {column[-1]}, for each "
         "query head of the group.",
-        height=500,
+        height=528,
     )
     canvas.heading("Backward: each gradient has one owner,", "so no sum needs atomics")
     side = (WIDTH - 2 * MARGIN - 28) / 2
@@ -44,7 +44,7 @@ def owners() -> Picture:
     _roles(canvas, MARGIN, y, held, read, "")
     _roles(canvas, right, y, read, held, "for each head of the group")
     legend = f"{LETTERS[FULL]} every pair is visible, {LETTERS[MASKED]} the diagonal crosses it"
-    canvas.text(MARGIN, y + 100, legend, size=14, fill="soft")
+    canvas.text(MARGIN, y + 130, legend, size=14, fill="soft")
     return canvas.finish()
 
 
@@ -58,7 +58,8 @@ def _roles(canvas: Canvas, x: float, y: float, held, read, note: str) -> None:
     canvas.lines(x + 54, y, held)
     canvas.text(x, y + 52, "reads", fill="soft")
     canvas.lines(x + 54, y + 52, read)
-    canvas.text(x, y + 100, note, size=14, fill="soft")
+    if note:
+        canvas.text(x, y + 100, note, size=14, bold=True)
 
 
 def pair_kinds(
