@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import reference
-from docs.pictures import backward, heads, masks, softmax, tiles, traffic
+from docs.pictures import backward, gradients, heads, launches, masks, softmax, tiles, traffic
 from docs.pictures.__main__ import FOLDER, pictures
 from docs.pictures.canvas import MARGIN, SMALLEST_TEXT, WIDTH
 from docs.pictures.palette import FILLS, PALETTE
@@ -109,6 +109,20 @@ def test_text_is_large_enough_and_inside(picture):
         assert size >= SMALLEST_TEXT
         assert x - before >= 0
         assert x - before + width <= WIDTH - MARGIN / 2, "".join(element.itertext())
+
+
+@each_picture
+def test_no_text_lies_on_another(picture):
+    lines = []
+    for element in ElementTree.fromstring(picture.svg).iter(f"{SVG}text"):
+        size, x, y = (float(element.attrib[name]) for name in ("font-size", "x", "y"))
+        width = 0.52 * size * len("".join(element.itertext()))
+        left = x - {"end": 1, "middle": 0.5}.get(element.attrib.get("text-anchor"), 0) * width
+        lines.append((left, left + width, y, size, "".join(element.itertext())))
+    for number, (left, right, y, size, words) in enumerate(lines):
+        for other in lines[:number]:
+            apart = abs(y - other[2]) > 0.8 * size or left > other[1] or right < other[0]
+            assert apart, (words, other[4])
 
 
 def luminance(colour):
@@ -261,6 +275,58 @@ def test_pairs_are_those_of_p09():
         "8 pairs",
         "2 pairs",
     ]
+
+
+def test_positions_are_those_of_the_worked_example_of_p07():
+    found = masks.positions_of()
+    assert found == [(2, 0), (4, 2), *((key, key) for key in range(6, 16, 2))]
+    drawn = texts(named("sink-positions"))
+    assert {"begin = 2", "first_key = 6", "2, 3", "14, 15"} <= set(drawn) and "4, 5" not in drawn
+
+
+def test_consecutive_programs_share_a_head():
+    """As in p03: the query tile counts fastest, then the head."""
+    every = [launches.tile_of(program) for program in range(12)]
+    assert every == [(b, h, tile) for b in range(2) for h in range(2) for tile in range(3)]
+    assert "program 7: query tile 1 of head 0 of batch entry 1" in texts(named("program-ids"))
+
+
+def test_a_stride_costs_a_sector_per_thread():
+    addresses = [[4 * stride * thread for thread in range(32)] for stride in (1, 8)]
+    sectors = [len({address // 32 for address in of_a_warp}) for of_a_warp in addresses]
+    assert sectors == [4, 32]
+    drawn = texts(named("coalescing"))
+    assert {"4 sectors, 128 bytes for 128", "32 sectors, 1024 bytes for 128"} <= set(drawn)
+
+
+def test_formulas_of_the_gradient_graph_are_those_of_autograd():
+    q, k, v, dout = torch.randn(4, 5, 3, dtype=torch.float64)
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    scale = 0.3
+    hidden = ~reference.visible_keys(5, 5, is_causal=True)
+    scores = (scale * q @ k.T).masked_fill(hidden, -math.inf)
+    p = torch.exp(scores - scores.logsumexp(1, keepdim=True))
+    out = p @ v
+    out.backward(dout)
+    dp, delta = dout @ v.T, (dout * out).sum(1, keepdim=True)
+    ds = p * (dp - delta)
+    for got, right in ((p.T @ dout, v), (scale * ds @ k, q), (scale * ds.T @ q, k)):
+        assert torch.allclose(got, right.grad)
+    assert {
+        "S = scale q kᵀ, masked", "P = exp(S - lse)", "O = P v", "dV = Pᵀ dO", "dP = dO vᵀ",
+        "delta = row sum of dO · O", "dS = P (dP - delta)", "dQ = scale dS k", "dK = scale dSᵀ q",
+    } <= set(texts(named("gradient-graph")))  # fmt: skip
+
+
+def test_query_ranges_are_those_of_the_example_of_p09():
+    assert gradients.ranges_of(4) == {"diagonal": (4, 8), "full": (8, 12), "right edge": (12, 16)}
+    drawn = texts(named("query-ranges"))
+    assert "keys 4 to 7: diagonal_end 8, full_end 12, end_query 16" in drawn
+    mask = reference.visible_keys(20, 20, is_causal=True, window_size=9, num_sink_tokens=2)
+    near = reference.visible_keys(20, 20, is_causal=True, window_size=9)
+    assert drawn.count("w") == int(near[:, :8].sum()) + 1  # one in the legend
+    assert drawn.count("s") == int((mask & ~near)[:, :8].sum()) + 1
+    assert {"9 to 14", "15 to 19"} <= set(drawn)
 
 
 @pytest.mark.parametrize("seqlen", [512, 4096, 65536])

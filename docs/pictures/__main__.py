@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import backward, heads, masks, memory, programs, softmax, traffic
+from . import backward, gradients, heads, launches, masks, memory, programs, softmax, traffic
 from .canvas import Picture
 
 FOLDER = Path(__file__).parent
 DRAWN = (
     memory.hierarchy,
     softmax.online_softmax,
+    launches.coalescing,
     programs.grid_strides,
     programs.flash_program,
+    launches.program_ids,
     masks.causal,
     heads.kv_heads,
     masks.window_bounds,
     masks.window_sinks,
+    masks.positions,
+    gradients.graph,
     backward.owners,
+    gradients.transposed,
     backward.pairs,
+    gradients.query_ranges,
     traffic.bytes_moved,
     traffic.roofline,
 )

@@ -27,7 +27,7 @@ def owners() -> Picture:
         f"{row[-1]}. On the right the program that owns dk and dv of key tile {OWNED} holds k and "
         f"v, and reads q, dout, lse and delta of query tiles {column[0]} to {column[-1]}, for each "
         "query head of the group.",
-        height=500,
+        height=528,
     )
     canvas.heading("Backward: each gradient has one owner,", "so no sum needs atomics")
     side = (WIDTH - 2 * MARGIN - 28) / 2
@@ -44,7 +44,7 @@ def owners() -> Picture:
     _roles(canvas, MARGIN, y, held, read, "")
     _roles(canvas, right, y, read, held, "for each head of the group")
     legend = f"{LETTERS[FULL]} every pair is visible, {LETTERS[MASKED]} the diagonal crosses it"
-    canvas.text(MARGIN, y + 100, legend, size=14, fill="soft")
+    canvas.text(MARGIN, y + 130, legend, size=14, fill="soft")
     return canvas.finish()
 
 
@@ -58,14 +58,17 @@ def _roles(canvas: Canvas, x: float, y: float, held, read, note: str) -> None:
     canvas.lines(x + 54, y, held)
     canvas.text(x, y + 52, "reads", fill="soft")
     canvas.lines(x + 54, y + 52, read)
-    canvas.text(x, y + 100, note, size=14, fill="soft")
+    if note:
+        canvas.text(x, y + 100, note, size=14, bold=True)
 
 
-def pair_kinds() -> list[list[str]]:
-    """The kind of every pair of p09's worked example, from the masks with and without sinks."""
-    window = visible("p06", SEQLEN, window_size=WINDOW_SIZE)
-    options = {"window_size": WINDOW_SIZE, "num_sink_tokens": NUM_SINK_TOKENS}
-    every = visible("p09", SEQLEN, **options)
+def pair_kinds(
+    seqlen: int = SEQLEN, window_size: int = WINDOW_SIZE, num_sink_tokens: int = NUM_SINK_TOKENS
+) -> list[list[str]]:
+    """The kind of every pair, queries down, from the masks with and without sinks."""
+    window = visible("p06", seqlen, window_size=window_size)
+    options = {"window_size": window_size, "num_sink_tokens": num_sink_tokens}
+    every = visible("p09", seqlen, **options)
     letters = torch.where(window, 2, torch.where(every, 1, 0)).tolist()
     return [[(HIDDEN, SINK_PAIR, WINDOW_PAIR)[letter] for letter in row] for row in letters]
 
@@ -94,7 +97,7 @@ def pairs() -> Picture:
     for i, row in enumerate(letters):
         canvas.text(left - 10, top + i * pitch + 17, str(i), size=14, anchor="end", fill="soft")
         for j, letter in enumerate(row):
-            _pair(canvas, letter, left + j * pitch, top + i * pitch, pitch - 3)
+            draw_pair(canvas, letter, left + j * pitch, top + i * pitch, pitch - 3)
     end = left + SEQLEN * pitch
     for index, chunk in enumerate(chunks):
         upper, lower = top + chunk[0] * pitch, top + (chunk[-1] + 1) * pitch - 3
@@ -106,7 +109,8 @@ def pairs() -> Picture:
     return _pairs_legend(canvas, number, top + SEQLEN * pitch + 18)
 
 
-def _pair(canvas: Canvas, letter: str, x: float, y: float, size: float) -> None:
+def draw_pair(canvas: Canvas, letter: str, x: float, y: float, size: float) -> None:
+    """One pair of a query and a key, with the letter of its kind."""
     if letter == HIDDEN:
         canvas.box(x, y, size, size, "none", stroke="faint", dashed=True)
         return
@@ -120,7 +124,7 @@ def _pairs_legend(canvas: Canvas, number: dict[str, int], y: float) -> Picture:
         SINK_PAIR: "sink pairs: a program per chunk, then a sum",
     }
     for index, (letter, text) in enumerate(words.items()):
-        _pair(canvas, letter, MARGIN, y + 30 * index, 23)
+        draw_pair(canvas, letter, MARGIN, y + 30 * index, 23)
         canvas.text(MARGIN + 32, y + 30 * index + 17, f"{number[letter]} {text}")
     visible_pairs = f"{number[WINDOW_PAIR]} + {number[SINK_PAIR]} = {sum(number.values())}"
     canvas.text(MARGIN, y + 84, f"{visible_pairs} visible pairs", bold=True)

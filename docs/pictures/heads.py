@@ -17,7 +17,7 @@ GROUPINGS = (
 
 
 def kv_head_of(num_q_heads: int, num_kv_heads: int) -> list[int]:
-    """The kv head that the oracle reads for each query head.
+    """The kv head that the reference reads for each query head.
 
     With a single token each output is the value of the kv head that was read.
     """

@@ -24,6 +24,9 @@ WINDOW_SIZE = 192
 NUM_SINK_TOKENS = 4
 MARKED = 5  # the query tile whose bounds are shown
 MAP_X, MAP_Y, GAP = 78, 112, 3
+# p07's worked example
+POSITION_SEQLEN, POSITION_WINDOW, POSITION_SINKS, POSITION_BLOCK = 16, 7, 3, 2
+POSITION_ROWS = range(12, 16)
 LEGEND = {
     FULL: "full: every query sees every key, no mask",
     MASKED: "masked: an edge crosses the tile",
@@ -131,6 +134,78 @@ def window_sinks() -> Picture:
     sizes = f"`window_size` {WINDOW_SIZE}, `num_sink_tokens` {NUM_SINK_TOKENS}"
     canvas.text(MARGIN, y + 146, f"{sizes}, tiles of {BLOCK} x {BLOCK}", size=14, fill="soft")
     return canvas.finish()
+
+
+def positions() -> Picture:
+    """One loop over positions: those before first_key stand for the tiles of the sinks (p07)."""
+    found = positions_of()
+    window = [start for position, start in found if position == start]
+    sinks = [position for position, start in found if position != start]
+    begin, first_key = sinks[0], window[0]
+    canvas = Canvas(
+        "sink-positions",
+        title="Positions before first_key stand for the tiles of the sinks",
+        desc=f"p07's worked example: {len(found)} tiles of {POSITION_BLOCK} keys for the queries "
+        f"{POSITION_ROWS[0]} to {POSITION_ROWS[-1]}. Above, the positions of the loop from begin, "
+        f"{begin}, to end_key; below, the keys. An arrow leads from each position to the tile of "
+        f"keys that is loaded. The positions {begin} to {first_key - 1} lead to the tiles of the "
+        f"sinks, from key 0 on; from first_key, {first_key}, on a position is the key itself.",
+        height=424,
+    )
+    canvas.heading("One loop over positions:", "sink tiles first, then the window")
+    pitch = (WIDTH - 2 * MARGIN) / POSITION_SEQLEN
+    above, below, height = 148, 268, 40
+    canvas.text(MARGIN, above - 44, "position", bold=True)
+    canvas.text(MARGIN, below + height + 22, "key", bold=True)
+    for position, start in found:
+        kind = "blue" if position == start else "orange"
+        for x, y, number in ((position, above, position), (start, below, start)):
+            width = POSITION_BLOCK * pitch - 3
+            canvas.box(MARGIN + x * pitch, y, width, height, kind)
+            words = f"{number}, {number + 1}" if y == below else str(number)
+            canvas.text(MARGIN + x * pitch + width / 2, y + 26, words, anchor="middle", size=14)
+        ends = [
+            (MARGIN + (x + POSITION_BLOCK / 2) * pitch - 1.5, y)
+            for x, y in ((position, above + height + 2), (start, below - 2))
+        ]
+        canvas.line(ends, stroke="orange-ink" if kind == "orange" else "blue-ink", arrow=True)
+    keys = {start for _, start in found}
+    for start in range(0, POSITION_SEQLEN, POSITION_BLOCK):
+        if start not in keys:
+            width = POSITION_BLOCK * pitch - 3
+            canvas.box(
+                MARGIN + start * pitch, below, width, height, "none", stroke="faint", dashed=True
+            )
+    for name, key in (("begin", begin), ("first_key", first_key)):
+        x = MARGIN + key * pitch - 1.5
+        canvas.line([(x, above - 30), (x, above + height)], stroke="plum-ink", width=2)
+        canvas.text(x + 6, above - 14, f"`{name}` = {key}", fill="plum-ink", bold=True, size=14)
+    y = below + height + 48
+    canvas.box(MARGIN, y - 2, 22, 22, "orange")
+    canvas.text(
+        MARGIN + 32, y + 14, f"tiles of the {POSITION_SINKS} sinks: key = position - `begin`"
+    )
+    canvas.box(MARGIN, y + 28, 22, 22, "blue")
+    canvas.text(MARGIN + 32, y + 44, "tiles of the window: key = position")
+    return canvas.finish()
+
+
+def positions_of() -> list[tuple[int, int]]:
+    """Position and first key of each tile of p07's worked example, from its mask: the tiles before
+    those of the window get the positions right before first_key."""
+    options = {"window_size": POSITION_WINDOW, "num_sink_tokens": POSITION_SINKS}
+    rows = visible("p07", POSITION_SEQLEN, **options)[list(POSITION_ROWS)]
+    near = visible("p06", POSITION_SEQLEN, window_size=POSITION_WINDOW)[list(POSITION_ROWS)]
+
+    def starts(mask) -> list[int]:
+        return sorted(
+            {int(key) // POSITION_BLOCK * POSITION_BLOCK for key in mask.any(0).nonzero()}
+        )
+
+    window = starts(near)
+    sinks = [start for start in starts(rows) if start < window[0]]
+    begin = window[0] - len(sinks) * POSITION_BLOCK
+    return [(begin + start, start) for start in sinks] + [(start, start) for start in window]
 
 
 def _axes(canvas: Canvas) -> None:

@@ -106,13 +106,13 @@ def _memory(canvas: Canvas, x: torch.Tensor, top: float) -> None:
 
 
 def flash_program() -> Picture:
-    """One program keeps its query tile and its state, and walks over the key tiles (p03)."""
+    """One program keeps its query tile and its state, and loops over the key tiles (p03)."""
     keys = reference.visible_keys(KEY_TILE, SEQLEN_K, is_causal=False)
     widths = [tile.shape[1] for tile in keys.split(KEY_TILE, dim=1)]
     canvas = Canvas(
         "flash-program",
         title="One program of flash attention keeps a query tile and its state while keys pass by",
-        desc=f"A program holds one tile of q, BLOCK_M by head_dim. It walks over {len(widths)} "
+        desc=f"A program holds one tile of q, BLOCK_M by head_dim. It loops over {len(widths)} "
         f"tiles of k and v, here {SEQLEN_K} keys in tiles of {KEY_TILE}; the last tile holds "
         f"{widths[-1]} keys and is masked. For each tile it computes a tile of scores, updates "
         "running_max, running_sum and acc, and forgets the scores. At the end it stores out and "

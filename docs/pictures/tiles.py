@@ -1,4 +1,4 @@
-"""Kinds of tiles and bounds, counted in the oracle's mask, and how a map of tiles is drawn."""
+"""Kinds of tiles and bounds, counted in the reference's mask, and how a map of tiles is drawn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Bounds:
 
 
 def visible(problem_id: str, seqlen: int, **options: int) -> torch.Tensor:
-    """The oracle's mask of a causal problem, (seqlen, seqlen)."""
+    """The reference's mask of a causal problem, (seqlen, seqlen)."""
     rules = reference.rules(problem_id, options)
     del rules["softmax_scale"]
     return reference.visible_keys(seqlen, seqlen, **rules)

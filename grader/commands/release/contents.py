@@ -29,7 +29,7 @@ _TOP = {
 _DOCS = {
     "docs/grading.md", "docs/glossary.md", "docs/making-it-fast.md", "docs/source-policy.md",
     "docs/record.schema.json", "docs/tracing.md", "docs/triton-on-a-page.md",
-    "docs/where-to-work.md",
+    "docs/where-to-work.md", "docs/playground.html",
 }  # fmt: skip
 _WHOLE = re.compile(
     r"(grader|reference)/[\w/]+\.(py|html)|docs/quiz/[\w-]+\.(md|toml)"
