@@ -182,5 +182,5 @@ def judge(
     finally:
         run.sessions.close()
     findings.causes = [CauseFound(**vars(cause)) for cause in causes]
-    checks = check_results(problem, findings, seed=seed, keeps_given=run.source.keeps_given)
+    checks = check_results(problem, findings, seed=seed, source=run.source)
     return Judged(problem, findings, checks)

@@ -4,9 +4,11 @@ import pytest
 
 from grader.judge.check_results import check_results
 from grader.judge.testrun import Findings
+from grader.source.submission import Source
 from grader.spec.findings import CauseFound, Finding
 from grader.spec.grade_record import Diagnosis, Message, Verdict
 from grader.spec.problem import load_problem, read_problem
+from tests.harness import model_answer
 from tests.test_manifest import TEXT, write
 
 BACKWARD = TEXT.replace("gradients = []", 'gradients = ["dq", "dk", "dv"]')
@@ -36,7 +38,8 @@ def results(problem, findings=(), causes=(), missing="not run: stopped"):
             found.setdefault((check.id, index), PASS)
     found = {place: f for place, f in found.items() if f is not None}
     everything = Findings(found, list(causes), missing=missing)
-    checks = check_results(problem, everything, seed="5eed")
+    source = Source(problem.id, model_answer(problem.id).encode())
+    checks = check_results(problem, everything, seed="5eed", source=source)
     return {check.id: check for check in checks}
 
 

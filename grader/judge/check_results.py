@@ -8,6 +8,7 @@ from pathlib import Path
 
 from grader.causes.decide import PLAIN
 from grader.judge.testrun import Findings, Place
+from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.findings import Finding
 from grader.spec.grade_record import CheckResult, Message, Verdict, worst
@@ -16,9 +17,9 @@ from grader.spec.problem_tables import Check
 
 
 def check_results(
-    problem: Problem, findings: Findings, *, seed: str, keeps_given: bool = True
+    problem: Problem, findings: Findings, *, seed: str, source: Source
 ) -> list[CheckResult]:
-    """Return the result of every check, in order, of a file that `keeps_given` code as it is."""
+    """Return the result of every check, in order, of a file that is graded."""
     results: dict[str, CheckResult] = {}
     for check in problem.checks:
         cases = problem.cases(check, seed)
@@ -31,7 +32,17 @@ def check_results(
             )
         results[check.id] = result
     found = list(results.values())
-    return _with_steps(problem, findings, found) if keeps_given else found
+    found = _with_steps(problem, findings, found) if source.keeps_given else found
+    return [_with_lines(result, source) for result in found]
+
+
+def _with_lines(result: CheckResult, source: Source) -> CheckResult:
+    """Add the lines of the step where no line is known."""
+    message, step = result.message, result.step
+    if message is None or step is None or message.line is not None:
+        return result
+    located = message.model_copy(update={"step_lines": source.lines_of_step(step)})
+    return result.model_copy(update={"message": located})
 
 
 def _with_steps(

@@ -48,7 +48,7 @@ class Assembly:
         self, findings: Findings, *, interrupted: bool, duration_s: float = 0.0
     ) -> ProblemResult:
         """Return the result of a test run, before speed and memory are measured."""
-        how = {"seed": self.request.seed, "keeps_given": self.source.keeps_given}
+        how = {"seed": self.request.seed, "source": self.source}
         checks = check_results.check_results(self.problem, findings, **how)
         result = self._of(checks, findings.work, interrupted=interrupted)
         return result.model_copy(update={"duration_s": round(duration_s, 3)})

@@ -57,7 +57,8 @@ def without_commands(report: str, token: str) -> str:
 def _of_cause(problem: ProblemResult, cause: ReportedCause, folder: str) -> str:
     title = f"{clean(problem.id, ID_LIMIT)}: {headline_of(cause)}"
     lines = message_lines(problem.id, cause, WIDTH)
-    place = _place(problem, cause.message.file, cause.message.line, folder)
+    line = cause.message.line or next(iter(cause.message.step_lines or ()), None)
+    place = _place(problem, cause.message.file, line, folder)
     return _command("error", place, title, "\n".join(lines))
 
 

@@ -245,6 +245,9 @@ def _where(problem_id: str, cause: ReportedCause) -> str:
         test = f"test_{cause.checks[0].id}"
     file = clean(message.file, 60) if message.file else ""
     line = f" line {message.line}" if message.line else ""
+    if message.step_lines is not None:
+        first, last = message.step_lines
+        line = f" lines {first}-{last}" if first < last else f" line {first}"
     if 0 < len(message.fed_by) <= _MOST_LINES:
         lines = ", ".join(map(str, message.fed_by))
         line += f", fed by line{'s' if len(message.fed_by) > 1 else ''} {lines}"

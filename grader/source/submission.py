@@ -84,6 +84,12 @@ class Source:
         """Whether the code outside of all steps is that of the stub."""
         return given_digest(self._text) == load_problem(self.problem_id).given_code
 
+    def lines_of_step(self, step: int) -> tuple[int, int] | None:
+        """Return the first and the last line of code of a step, None where it has none."""
+        code = {} if self.other_release else code_of_steps(self._text)
+        numbers = [number for number, _ in code.get(step, ())]
+        return (numbers[0], numbers[-1]) if numbers else None
+
     def step_at(self, line: int) -> int | None:
         """Return the step whose markers enclose `line`, None where none does."""
         return self._step_of(range(line, line + 1))

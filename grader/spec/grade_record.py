@@ -136,13 +136,14 @@ class Message(Record):
     """What a student reads about one failure; a field that does not apply is None.
 
     `headline` stands alone in one line. `test`, `file`, `line` and `step` say where, and `fed_by`
-    the lines of other steps that make what a line of given code, or the head of a loop, works with;
-    `input` is the case; `first` and `worst` the first and the worst wrong element (got, expected,
-    allowed); `extent` how far the error reaches; `small` a smaller case that is wrong likewise;
-    `output` the tail of what the submission printed; `help` what to do where the headline does not
-    say it; `repeat` the command that repeats the case. `tiles` shows which tiles the kernel
-    visited, `errors` where the numbers are wrong, `trace` what one program held after each tile.
-    `not_run` says that there was no call, for a reason that lies in another case.
+    the lines of steps that make what is wrong at another line, or may; `step_lines` are the first
+    and the last one of the step where no line is known. `input` is the case; `first` and `worst`
+    the first and the worst wrong element (got, expected, allowed); `extent` how far the error
+    reaches; `small` a smaller case that is wrong likewise; `output` the tail of what the submission
+    printed; `help` what to do where the headline does not say it; `repeat` the command that repeats
+    the case. `tiles` shows which tiles the kernel visited, `errors` where the numbers are wrong,
+    `trace` what one program held after each tile. `not_run` says that there was no call, for a
+    reason that lies in another case.
     """
 
     headline: Text
@@ -150,6 +151,7 @@ class Message(Record):
     file: str | None = None
     line: int | None = None
     fed_by: tuple[int, ...] = ()
+    step_lines: tuple[int, int] | None = None
     step: int | None = None
     input: str | None = None
     first: str | None = None
