@@ -18,7 +18,7 @@ from grader.isolate.processes import GRACE_S, Children, Ending
 from grader.judge import scoring
 from grader.judge.request import Request
 from grader.judge.results import NOT_REACHED, Assembly, supporting
-from grader.judge.sealed import sealed
+from grader.judge.sealed import is_sealed, unnamed
 from grader.judge.testrun import Findings, TestRun
 from grader.source.submission import read_source
 from grader.spec.findings import (
@@ -139,7 +139,8 @@ class Grader:
             interrupted=self.interrupted or unfinished,
             duration_s=round(time.monotonic() - self._started, 3),
         )
-        return sealed(record, self.request.submission)
+        is_case = is_sealed(self.request.submission) and not self.request.official
+        return unnamed(record) if is_case else record
 
     # -- correctness -----------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ CHOSEN = {
         "sum rescaled after the tile was added",
     ),
     "p04": (
-        *("zeros above 300", "mask by position in the tile", "hidden scores minus 10000"),
+        *("zeros above 300", "mask by position in the tile"),
         *("walk ends one key early", "next key visible", "block size forgotten"),
         *("no rescale", "scores times the mask"),
     ),

@@ -89,7 +89,6 @@ MUTANTS = (
     _MUTANT('delta added', ('plain',), ((DP_T, DP_T.replace('-', '+')), (DP, DP.replace('-', '+'))), 'DELTA-ADDED'),
     # -- probabilities ----------------------------------------------------------------------------
     _MUTANT('lse in natural units', ('plain',), ((P_T_LSE, P_T_LSE.replace(' * LOG2_E', '')), (_DQ_LSE, _DQ_LSE.replace(' * LOG2_E', ''))), 'BACKWARD-LSE-UNITS'),
-    _MUTANT('lse in natural units for dk and dv', ('plain',), ((P_T_LSE, P_T_LSE.replace(' * LOG2_E', '')),), 'DK-DV-LSE-UNITS', step=4),
     _MUTANT('scores not scaled for dk and dv', ('plain',), ((P_T_LSE, P_T_LSE.replace(' * scale_log2', '')),), 'DK-DV-SCORES-UNSCALED', step=4),
     _MUTANT('probabilities left out of ds', ('plain',), ((DS_T, f'ds_t = tl.where({_MASK_T}, dp_t - delta[None, :], 0.0)'), (DS, f'ds = tl.where({_MASK}, dp - delta[:, None], 0.0)')), 'P-MISSING-IN-DS'),
     _MUTANT('own key hidden in backward', ('plain',), ((_MASK_T, _MASK_T.replace('<=', '<')), (_DQ_MASK, _DQ_MASK.replace('<=', '<'))), 'BACKWARD-DIAGONAL-EXCLUDED'),

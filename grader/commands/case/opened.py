@@ -5,38 +5,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from grader import __version__
 from grader.base.atomic_write import write_whole
-from grader.base.record import Record
+from grader.base.user_state import State
 from grader.commands.case.cases import Case, CaseError
-from grader.judge.sealed import SEAL
+from grader.judge.sealed import SEAL, is_sealed
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import ProblemResult
 
-FOLDER = Path("cases")  # where the user works: his own to read, to run and to change
+FOLDER = Path("cases")  # where the user works: his to read, to run and to change
 SEED = "ca5e"  # of every case, so that all see the same numbers
 
 
-class Opened(Record):
-    """The seal: which case the folder holds, and what the judge said of it, None before that."""
+class Seal(State):
+    """The file that seals a folder: which case it holds, and what the judge said of it."""
 
-    schema_version: Literal[1] = 1
     case: str
     version: str
     sha256: str
     result: ProblemResult | None = None
-
-
-def folder_of(case: Case) -> Path:
-    """Return the folder of a case."""
-    return FOLDER / case.id
-
-
-def is_open(case: Case) -> bool:
-    """Whether a case was opened before."""
-    return (folder_of(case) / SEAL).is_file()
 
 
 def open_case(case: Case, test: Callable[[Path], ProblemResult]) -> ProblemResult:
@@ -46,39 +34,37 @@ def open_case(case: Case, test: Callable[[Path], ProblemResult]) -> ProblemResul
         CaseError: the folder has something else, or a case that an older version made.
         EnvironmentFault: it cannot be written.
     """
-    folder, text = folder_of(case), case.text()
-    path = folder / case.id[:3] / case.problem.file
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    fresh = Opened(case=case.id, version=__version__, sha256=digest)
-    found = _found(folder, fresh)
+    folder, text = FOLDER / case.id, case.text()
+    path = folder / case.problem.id / case.problem.file
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    seal = _seal_of(folder, Seal(case=case.id, version=__version__, sha256=sha256))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / SEAL, found.model_dump_json(indent=1) + "\n")  # before what it seals
+        write_whole(folder / SEAL, seal.model_dump_json())  # before there is what it seals
         if not path.exists():
             write_whole(path, text)
-        result = found.result or test(folder)
-        found = found.model_copy(update={"result": result})
-        write_whole(folder / SEAL, found.model_dump_json(indent=1) + "\n")
+        result = seal.result or test(folder)
+        seal = seal.model_copy(update={"result": result})
+        write_whole(folder / SEAL, seal.model_dump_json())
     except OSError as error:
         place = error.filename or folder
         raise EnvironmentFault(f"case: cannot write {place}: {error.strerror}") from None
     return result
 
 
-def _found(folder: Path, fresh: Opened) -> Opened:
-    """Return what the folder has been sealed with, `fresh` for one that is not there."""
-    remove = f"move it away or remove it, then run make case CASE={fresh.case} again"
+def _seal_of(folder: Path, new: Seal) -> Seal:
+    """Return the seal of a folder that holds this case, the new one where there is no folder."""
+    what = "something that make case has not put there"
+    if not folder.exists():
+        return new
     try:
-        found = Opened.model_validate_json((folder / SEAL).read_bytes())
-    except FileNotFoundError:
-        if folder.exists():
-            raise CaseError(f"{folder}: not made by make case; {remove}") from None
-        return fresh
+        seal = Seal.model_validate_json((folder / SEAL).read_bytes()) if is_sealed(folder) else None
     except (OSError, ValueError):
-        raise CaseError(f"{folder / SEAL}: got a file that cannot be read; {remove}") from None
-    if found.model_copy(update={"result": None}) != fresh:
-        raise CaseError(
-            f"{folder}: got a case that version {found.version} made, and this is {__version__}: it"
-            f" may have another bug; {remove}"
-        )
-    return found
+        seal, what = None, f"a {SEAL} that cannot be read"
+    if seal is not None:
+        if seal.model_copy(update={"result": None}) == new:
+            return seal
+        what = f"a case of version {seal.version}, whose bug may be another one in {__version__}"
+    raise CaseError(
+        f"{folder}: got {what}; move it away or remove it, then run make case CASE={new.case}"
+    )

@@ -1,0 +1,16 @@
+"""The bugs of `make case`: mistakes in the answers that the cases are made of."""
+
+from grader.commands.case.cases import all_cases
+from tests.wrong import Wrong
+
+WRONG = tuple(
+    Wrong(
+        case.id[:3],
+        f"case {case.id[4:]}",
+        tuple((old, new) for old, new in case.edits),
+        (case.cause,),
+        case.fails[:1],
+    )
+    for case in all_cases()
+    if case.fails
+)
