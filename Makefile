@@ -82,7 +82,7 @@ quiz: $(READY) ## ask you the questions of the course, one by one; never scored
 	@"$(PY)" -m grader quiz $(if $(TOPIC),--topic "$(TOPIC)") $(if $(LEVEL),--level "$(LEVEL)") \
 	  $(if $(RESTART),--restart)
 
-case: $(READY) ## give you a finished kernel with one bug to find: P=p06 CASE=p06-2
+case: $(READY) ## give you a finished kernel with one bug to find: P=p06
 	@"$(PY)" -m grader case --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
 	  $(if $(CASE),--case "$(CASE)") $(if $(RESTART),--restart)
 
