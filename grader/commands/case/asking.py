@@ -86,7 +86,7 @@ class Asked:
             color = "wrong" if line[0] == "-" else "right"
             for row in wrap(line[1:], terminal.width, f"{INDENT}{line[0]} ", INDENT * 4):
                 terminal.line(row, color)
-        for paragraphs in (text.note if text else "", case.explanation):
+        for paragraphs in filter(None, (text and text.note, case.explanation)):
             terminal.line()
             terminal.text(paragraphs, INDENT)
         owner, name, _, number = case.source.split("/")[-4:]
