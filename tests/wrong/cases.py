@@ -1,6 +1,7 @@
 """The bugs of `make case`: mistakes in the answers that the cases are made of."""
 
-from grader.commands.case.cases import all_cases
+from grader.commands.case.cases import cases_of
+from grader.spec.problem import problem_ids
 from tests.wrong import Wrong
 
 WRONG = tuple(
@@ -11,6 +12,7 @@ WRONG = tuple(
         (case.cause,),
         case.fails[:1],
     )
-    for case in all_cases()
+    for id in problem_ids()
+    for case in cases_of(id)
     if case.fails
 )
