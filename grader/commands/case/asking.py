@@ -78,9 +78,9 @@ class Asked:
         outcome = AnswerState.SKIPPED if not self._finds_line() else self._names_cause()
         case, terminal, text = self.case, self.terminal, cause_text(self.case.cause)
         letter = next(key for key, cause in case.options.items() if cause == case.cause)
-        lines = ", ".join(map(str, sorted(case.wrong_lines())))
+        lines = " and ".join(f"line {number}" for number in sorted(case.wrong_lines()))
         label = "right: " if outcome is AnswerState.RIGHT else "answer: "
-        terminal.text(f"line {lines}; {letter}) {_title(case.cause)}", label, " " * len(label))
+        terminal.text(f"{lines}; {letter}) {_title(case.cause)}", label, " " * len(label))
         terminal.line()
         for line in case.mend():
             color = "wrong" if line[0] == "-" else "right"

@@ -91,13 +91,9 @@ class Case(Table):
         return [line[0] + line[indent:] for line in lines]
 
     def wrong_lines(self) -> set[int]:
-        """Return the lines that the bug changed; where it took some away, those around."""
-        wrong, around, number = set(), set(), 0
-        for line in self._compared():
-            number += line[0] != "+"
-            wrong |= {number} if line[0] == "-" else set()
-            around |= {number, number + 1} if line[0] == "+" else set()
-        return wrong or around
+        """Return the lines that the bug changed."""
+        lines = (line for line in self._compared() if line[0] != "+")
+        return {number for number, line in enumerate(lines, start=1) if line[0] == "-"}
 
     def feeding_lines(self) -> set[int]:
         """Return the lines that make what a wrong line works with."""
