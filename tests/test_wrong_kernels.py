@@ -55,7 +55,7 @@ CHOSEN = {
         *("dp of k", "scores not scaled for dk and dv"),
         *("delta along the wrong axis", "lse of batch 0 for dq", "half of delta", "dv of q"),
         *("delta stored without its batch", "option ignored in the backward pass"),
-        *("exp for exp2 in dq", "dout of one number taken to be dense"),
+        "exp for exp2 in dq",
         *("exp2 of natural units", "exp2 of natural units in dk and dv"),
     ),
     "p09": (

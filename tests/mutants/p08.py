@@ -129,7 +129,6 @@ MUTANTS = (
     # -- dout -------------------------------------------------------------------------------------
     _MUTANT('dout ignored', ('plain',), ((_DELTA, 'dout = torch.ones_like(dout)\n        ' + _DELTA),), 'DOUT-IGNORED'),
     _MUTANT('strides of dout ignored', ('dout_layouts',), ((_STRIDES_OF_DOUT, 'v.stride()[:3], torch.empty(q.shape).stride()[:3],', 2),), keeps=0.6),
-    _MUTANT('dout of one number taken to be dense', ('dout_layouts',), (('if dout.stride(3) != 1:', 'if dout.stride(3) > 1:'),), caught_as=READ_OUTSIDE, keeps=0.6),
     _MUTANT('strides of out for dout in delta', ('dout_layouts',), (('delta, out.stride()[:3], dout.stride()[:3],', 'delta, *2 * (out.stride()[:3],),'),), keeps=0.6),
     # -- lengths ----------------------------------------------------------------------------------
     _MUTANT('last queries dropped', ('ragged',), (('keys, begin, seqlen, seqlen,', 'keys, begin, tl.minimum(seqlen, tl.maximum(key_start + BLOCK_N, seqlen // BLOCK_M * BLOCK_M)), seqlen,'),), keeps=0.6),

@@ -149,7 +149,7 @@ _BY_CAUSE = {
     "WRONG-OPERAND": {"dp_of_k": "p08"},
     "WRONG-PRODUCT": {"dq_of_v": "p08", "dv_of_q": "p08"},
     "WRONG-STRIDE": {
-        "dout_of_one_number_taken_to_be_dense": "p08 p09",
+        "dout_of_one_number_taken_to_be_dense": "p09",
         "stride_of_w_ignored": "p02",
         "stride_of_the_columns_ignored": "p02",
         "strides_of_x_ignored": "p02",
