@@ -19,7 +19,7 @@ CHECKED := tests/test_set.py tests/test_set_cases.py tests/test_handouts.py test
 # end of course
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade watch race hint trace explain lint quiz doctor submit
+.PHONY: help setup grade watch race hint trace explain lint quiz case doctor submit
 .PHONY: bench release test check sweep clean
 
 help: ## list the targets
@@ -42,7 +42,7 @@ help: ## list the targets
 	@echo "  CASE=window:2        trace: a check, and which of its cases   PROGRAM=1,0,0  which"
 	@echo "  ID=P06-WINDOW-SHIFTED  the cause to explain (none: list them all, or those of P=)"
 	@echo "  TOPIC=softmax        quiz: one topic         LEVEL=hard  one level"
-	@echo "  RESTART=1            quiz, hint: start over"
+	@echo "  RESTART=1            quiz, hint, case: start over"
 
 setup: $(READY) ## make .venv with everything that is needed (the other targets do it themselves)
 
@@ -81,6 +81,10 @@ lint: $(READY) ## list what the source policy refuses in your answers; runs noth
 quiz: $(READY) ## ask you the questions of the course, one by one; never scored
 	@"$(PY)" -m grader quiz $(if $(TOPIC),--topic "$(TOPIC)") $(if $(LEVEL),--level "$(LEVEL)") \
 	  $(if $(RESTART),--restart)
+
+case: $(READY) ## give you a finished kernel with one bug to find: P=p06
+	@"$(PY)" -m grader case --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \
+	  $(if $(CASE),--case "$(CASE)") $(if $(RESTART),--restart)
 
 doctor: ## check this machine, and say what to type where something is wrong
 	@p="$(PY)"; command -v "$$p" >/dev/null 2>&1 || p="$(PYTHON)"; \

@@ -18,6 +18,7 @@ from grader.isolate.processes import GRACE_S, Children, Ending
 from grader.judge import scoring
 from grader.judge.request import Request
 from grader.judge.results import NOT_REACHED, Assembly, supporting
+from grader.judge.sealed import is_sealed, unnamed
 from grader.judge.testrun import Findings, TestRun
 from grader.source.submission import read_source
 from grader.spec.findings import (
@@ -127,7 +128,7 @@ class Grader:
             for id, assembly in self._assemblies.items()
         )
         totals, bonus = scoring.total(results)
-        return GradeRecord(
+        record = GradeRecord(
             mode="official" if self.request.official else "local",
             environment=self.request.environment,
             seed=self.request.seed,
@@ -138,6 +139,8 @@ class Grader:
             interrupted=self.interrupted or unfinished,
             duration_s=round(time.monotonic() - self._started, 3),
         )
+        is_case = is_sealed(self.request.submission) and not self.request.official
+        return unnamed(record) if is_case else record
 
     # -- correctness -----------------------------------------------------------------------------
 

@@ -251,7 +251,7 @@ def run(folder, *words, **environment):
 def test_the_stages_make_targets_work(stage, tmp_path):
     listed = run(stage, "make", PY)
     targets = re.findall(r"^  make ([a-z]+)", listed.stdout, re.MULTILINE)
-    named = "help setup grade watch race hint trace explain lint quiz doctor submit test clean"
+    named = "help setup grade watch race hint trace explain lint quiz case doctor submit test clean"
     assert targets == named.split()
     phony = re.findall(r"^\.PHONY: (.*)$", (stage / "Makefile").read_text(), re.MULTILINE)
     assert " ".join(phony).split() == targets

@@ -168,6 +168,8 @@ def test_answers_come_with_what_is_said_of_them(answered):
     files = tree(answered)
     assert files["solutions/p02/weighted_row_sum.py"].decode() == model_answer("p02")
     assert "(p02/weighted_row_sum.py): the model answer" in files["solutions/README.md"].decode()
+    assert "solutions/p02/cases.toml" in files
+    assert "`make case P=p02`" in files["solutions/README.md"].decode()
     assert (
         "The answers of p02 are in [solutions](solutions/README.md)." in files["README.md"].decode()
     )

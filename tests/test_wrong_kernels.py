@@ -37,7 +37,7 @@ CHOSEN = {
         "sum rescaled after the tile was added",
     ),
     "p04": (
-        *("zeros above 300", "mask by position in the tile", "hidden scores minus 10000"),
+        *("zeros above 300", "mask by position in the tile"),
         *("walk ends one key early", "next key visible", "block size forgotten"),
         *("no rescale", "scores times the mask"),
     ),
@@ -55,7 +55,7 @@ CHOSEN = {
         *("dp of k", "scores not scaled for dk and dv"),
         *("delta along the wrong axis", "lse of batch 0 for dq", "half of delta", "dv of q"),
         *("delta stored without its batch", "option ignored in the backward pass"),
-        *("exp for exp2 in dq", "dout of one number taken to be dense"),
+        "exp for exp2 in dq",
         *("exp2 of natural units", "exp2 of natural units in dk and dv"),
     ),
     "p09": (

@@ -59,7 +59,6 @@ MUTANTS = (
     # -- programs and rows ------------------------------------------------------------------------
     _MUTANT('wrong axis of the grid', ('plain',), ((_ROWS, _ROWS.replace('program_id(0)', 'program_id(1)')),), caught_as=NOT_WRITTEN),
     _MUTANT('block size forgotten', ('plain',), ((_ROWS, _ROWS.replace(' * BLOCK_M', '')),), caught_as=NOT_WRITTEN),
-    _MUTANT('grid rounded down', ('ragged_rows',), ((_GRID, 'rows // tiles["BLOCK_M"]'),), caught_as=NOT_WRITTEN, keeps=0.6),
     _MUTANT('rows not masked when loaded', ('ragged_rows',), ((_LOAD_X, 'tl.load(x_ptrs, mask=col_mask[None, :],'),), caught_as=READ_OUTSIDE, keeps=0.6),
     _MUTANT('y written past the end', ('ragged_rows',), ((_STORE, _STORE.replace(', mask=row_mask', '')),), caught_as=WRITE_OUTSIDE, keeps=0.6),
     # -- columns ----------------------------------------------------------------------------------
@@ -67,7 +66,6 @@ MUTANTS = (
     _MUTANT('columns counted in tiles', ('plain',), ((_RANGE, 'range(0, tl.cdiv(cols, BLOCK_N), BLOCK_N)'), *_NARROW), step=4),  # the loop is given: else it is step 4
     _MUTANT('last tile dropped', ('ragged_cols',), ((_RANGE, 'range(0, cols // BLOCK_N * BLOCK_N, BLOCK_N)'),), 'LAST-COLUMN-TILE-DROPPED', keeps=0.6),
     _MUTANT('x read past the end', ('ragged_cols',), ((_TILE_MASK, 'tile_mask = row_mask[:, None]'),), caught_as=READ_OUTSIDE, keeps=0.6),
-    _MUTANT('w read past the end', ('ragged_cols',), ((_LOAD_W, 'tl.load(w_ptrs)'),), caught_as=READ_OUTSIDE, keeps=0.6),
     # -- products and sums ------------------------------------------------------------------------
     _MUTANT("2 percent off", ("plain",), (("y_tile.to(y_ptr", "(1.02 * y_tile).to(y_ptr"),)),
     _MUTANT('weights forgotten', ('plain',), ((_PRODUCTS, 'products = x_tile.to(tl.float32)'),), 'WEIGHTS-IGNORED', step=6),

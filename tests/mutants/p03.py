@@ -40,7 +40,6 @@ MUTANTS = (
     # -- lengths ----------------------------------------------------------------------------------
     _MUTANT('padded keys not masked', ('ragged',), ((_PADDED, 'if key_start < 0:'),), 'PADDED-KEYS-COUNTED', step=4, keeps=0.6),
     _MUTANT('padded scores of zero', ('ragged',), ((_HIDE, 'tl.where(visible, scores, 0.0)'),), 'PADDED-KEYS-COUNTED', step=4, keeps=0.6),
-    _MUTANT('padding by position in the tile', ('ragged',), ((_EXISTS, 'visible = offs_n[None, :] < seqlen_k'),), keeps=0.6),
     _MUTANT('last tile dropped', ('ragged',), (('range(0, seqlen_k, BLOCK_N)', 'range(0, seqlen_k // BLOCK_N * BLOCK_N, BLOCK_N)'),), 'LAST-KEY-TILE-DROPPED', keeps=0.6),
     _MUTANT('keys counted by queries', ('unequal',), (('num_q_heads, seqlen_q, seqlen_k, softmax', 'num_q_heads, seqlen_q, min(seqlen_q, seqlen_k), softmax'),), keeps=0.6),
     _MUTANT('equal lengths asserted', ('unequal',), ((ALLOCATE, 'assert q.shape == k.shape\n    ' + ALLOCATE),), caught_as='AssertionError', keeps=0.6),

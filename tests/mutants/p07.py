@@ -27,7 +27,6 @@ MUTANTS = (
     _MUTANT('one sink more', ('sinks',), ((_STOP, _STOP.replace('keys < num_sink_tokens', 'keys <= num_sink_tokens')),), 'SINKS-ONE-MORE', step=1, keeps=0.5),
     _MUTANT('sinks ignored', ('sinks',), ((_CLAMP_SINKS, '0'),), 'SINKS-IGNORED', keeps=0.6),
     _MUTANT('sinks not causal', ('early_sinks',), ((_VISIBLE, 'visible = (keys[None, :] <= queries) & (queries < stop[None, :]) | (keys[None, :] < num_sink_tokens)'),), keeps=0.5),
-    _MUTANT('whole tile of sinks visible', ('sinks',), ((_STOP, _STOP.replace('keys < num_sink_tokens', 'keys < tl.cdiv(num_sink_tokens, BLOCK_N) * BLOCK_N')),), 'SINKS-WHOLE-TILE', step=1, keeps=0.5),
     _MUTANT('sink tiles not masked', ('sinks',), ((_EDGE, 'if ((position >= first_key) & (position < full_start)) |'),), keeps=0.5),
     _MUTANT('window one smaller', ('window', 'sinks'), ((_STOP, _STOP.replace('keys + window_size', 'keys + window_size - 1')),), 'WINDOW-ONE-SMALLER', step=1, keeps=0.5),
     _MUTANT('window one larger', ('window', 'sinks'), ((_STOP, _STOP.replace('keys + window_size', 'keys + window_size + 1')),), 'WINDOW-ONE-LARGER', step=1, keeps=0.5),
@@ -37,7 +36,6 @@ MUTANTS = (
     # -- steps 2 and 3 ----------------------------------------------------------------------------
     _MUTANT('sinks in the window counted twice', ('overlap',), ((_SINK_END, 'sink_end = num_sink_tokens'), (_STOP, 'stop = tl.where((keys < num_sink_tokens) & (position < first_key), seqlen, keys + tl.where(position < first_key, 0, window_size))')), 'SINKS-COUNTED-TWICE', keeps=0.5),
     _MUTANT('sinks up to the window visited twice', ('overlap',), ((_SINK_END, 'sink_end = tl.minimum(num_sink_tokens, first_key + BLOCK_N)'),), keeps=0.5),
-    _MUTANT('last tile of sinks dropped', ('sinks', 'sink_tiles'), ((_BEGIN, 'begin = first_key - sink_end // BLOCK_N * BLOCK_N'),), keeps=0.5),
     _MUTANT('one tile of sinks at the most', ('sink_tiles',), ((_BEGIN, 'begin = first_key - tl.minimum(sink_end, 1) * BLOCK_N'),), keeps=0.6),
     _MUTANT('positions taken for keys', ('sinks',), ((_KEY_START, 'key_start = position'),), keeps=0.5),
     # -- the window of p06 ------------------------------------------------------------------------

@@ -89,7 +89,6 @@ MUTANTS = (
     _MUTANT('delta added', ('plain',), ((DP_T, DP_T.replace('-', '+')), (DP, DP.replace('-', '+'))), 'DELTA-ADDED'),
     # -- probabilities ----------------------------------------------------------------------------
     _MUTANT('lse in natural units', ('plain',), ((P_T_LSE, P_T_LSE.replace(' * LOG2_E', '')), (_DQ_LSE, _DQ_LSE.replace(' * LOG2_E', ''))), 'BACKWARD-LSE-UNITS'),
-    _MUTANT('lse in natural units for dk and dv', ('plain',), ((P_T_LSE, P_T_LSE.replace(' * LOG2_E', '')),), 'DK-DV-LSE-UNITS', step=4),
     _MUTANT('scores not scaled for dk and dv', ('plain',), ((P_T_LSE, P_T_LSE.replace(' * scale_log2', '')),), 'DK-DV-SCORES-UNSCALED', step=4),
     _MUTANT('probabilities left out of ds', ('plain',), ((DS_T, f'ds_t = tl.where({_MASK_T}, dp_t - delta[None, :], 0.0)'), (DS, f'ds = tl.where({_MASK}, dp - delta[:, None], 0.0)')), 'P-MISSING-IN-DS'),
     _MUTANT('own key hidden in backward', ('plain',), ((_MASK_T, _MASK_T.replace('<=', '<')), (_DQ_MASK, _DQ_MASK.replace('<=', '<'))), 'BACKWARD-DIAGONAL-EXCLUDED'),
@@ -130,7 +129,6 @@ MUTANTS = (
     # -- dout -------------------------------------------------------------------------------------
     _MUTANT('dout ignored', ('plain',), ((_DELTA, 'dout = torch.ones_like(dout)\n        ' + _DELTA),), 'DOUT-IGNORED'),
     _MUTANT('strides of dout ignored', ('dout_layouts',), ((_STRIDES_OF_DOUT, 'v.stride()[:3], torch.empty(q.shape).stride()[:3],', 2),), keeps=0.6),
-    _MUTANT('dout of one number taken to be dense', ('dout_layouts',), (('if dout.stride(3) != 1:', 'if dout.stride(3) > 1:'),), caught_as=READ_OUTSIDE, keeps=0.6),
     _MUTANT('strides of out for dout in delta', ('dout_layouts',), (('delta, out.stride()[:3], dout.stride()[:3],', 'delta, *2 * (out.stride()[:3],),'),), keeps=0.6),
     # -- lengths ----------------------------------------------------------------------------------
     _MUTANT('last queries dropped', ('ragged',), (('keys, begin, seqlen, seqlen,', 'keys, begin, tl.minimum(seqlen, tl.maximum(key_start + BLOCK_N, seqlen // BLOCK_M * BLOCK_M)), seqlen,'),), keeps=0.6),

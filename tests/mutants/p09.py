@@ -98,7 +98,6 @@ MUTANTS = (
     # -- step 4: window pairs ----------------------------------------------------------------------
     _MUTANT('own key hidden', ('plain', 'window'), ((_WINDOW_PAIR, _WINDOW_PAIR.replace('<=', '<')), (_VISIBLE, _VISIBLE.replace('<=', '<'))), 'DIAGONAL-EXCLUDED'),
     _MUTANT('own key hidden for dk and dv', ('plain',), ((_WINDOW_PAIR, _WINDOW_PAIR.replace('<=', '<')),), 'DK-DV-DIAGONAL-EXCLUDED', step=4),
-    _MUTANT('window one smaller for dk and dv', ('window',), ((_WINDOW_PAIR, _WINDOW_PAIR.replace('- window_size', '- window_size + 1')),), 'DK-DV-WINDOW-ONE-SMALLER', step=4, keeps=0.5),
     _MUTANT('window one larger for dk and dv', ('window',), ((_WINDOW_PAIR, _WINDOW_PAIR.replace('keys > queries', 'keys >= queries')),), keeps=0.5),
     _MUTANT('next key visible for dk and dv', ('plain',), ((_WINDOW_PAIR, _WINDOW_PAIR.replace('(keys <= queries)', '(keys <= queries + 1)')),)),
     # -- step 5: sink pairs ------------------------------------------------------------------------

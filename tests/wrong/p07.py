@@ -39,7 +39,6 @@ WRONG = (
         ("sinks not clamped", "", "FOLDED-IN-TWICE", (_SINKS, "sink_end = num_sink_tokens")),
         ("sinks clamped to the window", "", "FOLDED-IN-TWICE", (_SINKS, "sink_end = tl.minimum(num_sink_tokens, window_size)")),
         ("sinks clamped to a tile", "", "FOLDED-IN-TWICE", (_SINKS, "sink_end = tl.minimum(num_sink_tokens, BLOCK_N)")),
-        ("sink tiles rounded down", "", "KEYS-NEVER-VISITED", (_BEGIN, "begin = first_key - sink_end // BLOCK_N * BLOCK_N")),
         ("one tile of sinks always", "", "FOLDED-IN-TWICE", (_BEGIN, "begin = first_key - BLOCK_N")),
         ("begin by the sinks", "", "TILES-NOT-ALIGNED KEYS-NEVER-VISITED", (_BEGIN, "begin = first_key - sink_end")),
         ("sinks at their positions", "", "KEYS-NEVER-VISITED", (_AT, "key_start = position")),

@@ -37,7 +37,6 @@ WRONG = (
     *of(
         "p09",
         ("logit not in log2", "", "SINK-LOGIT-UNITS", (_LOGIT, _LOGIT.replace(" * LOG2_E", ""))),
-        ("logit scaled", "", "SINK-LOGIT-SCALED", (_LOGIT, _LOGIT.replace("LOG2_E", "scale_log2"))),
         ("logit without a term", "", "SINK-LOGIT-IGNORED", (_ONE, "running_sum += 0.0")),
         ("logit as the term", "", "OTHER-SINK-LOGIT", (_ONE, "running_sum += sink_logit")),
         ("logit of head 0", "", "OTHER-SINK-LOGIT", ("tl.load(sink_logits_ptr + q_head * sink_stride)", "tl.load(sink_logits_ptr)")),
@@ -69,7 +68,6 @@ WRONG = (
         ("full rounded up", "", "FOLDED-IN-TWICE KEYS-BEFORE-THE-WINDOW", (_FULL_END, "full_end = diagonal_end + tl.cdiv(full_queries, BLOCK_M) * BLOCK_M")),
         ("full to the end", "", "FOLDED-IN-TWICE KEYS-BEFORE-THE-WINDOW", (_FULL_END, "full_end = end_query")),
         ("window one more", "", "FOLDED-IN-TWICE KEYS-BEFORE-THE-WINDOW", (_WINDOW, _WINDOW.replace("keys > queries", "keys >= queries"))),
-        ("window one fewer", "", "DK-DV-WINDOW-ONE-SMALLER", (_WINDOW, _WINDOW.replace("- window_size)", "- window_size + 1)"))),
         ("window without diagonal", "", "KEYS-AFTER-THE-QUERY", (_WINDOW, "is_pair = keys > queries - window_size")),
         ("window the other way", "", "MASK-TRANSPOSED", (_WINDOW, "is_pair = (queries <= keys) & (queries > keys - window_size)")),
         ("sink pairs inside the window", "", "FOLDED-IN-TWICE", (_SINK, "is_pair = (keys < num_sink_tokens) & (keys <= queries)")),

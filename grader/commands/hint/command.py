@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def tested(submission: Path, problem_id: str) -> ProblemResult:
+def tested(submission: Path, problem_id: str, seed: str | None = None) -> ProblemResult:
     """Return the result of all tests of one problem; progress goes to standard error.
 
     One wrong case does not always tell two mistakes apart: one row of p02 is a single number.
@@ -49,7 +49,7 @@ def tested(submission: Path, problem_id: str) -> ProblemResult:
         EnvironmentFault: torch or Triton is missing.
         KeyboardInterrupt: Ctrl-C ended it.
     """
-    how = {"seed": seed_of(None), "jobs": 1, "quick": True}
+    how = {"seed": seed_of(seed), "jobs": 1, "quick": True}
     request = request_for(submission, (problem_id,), probe("cpu"), **how)
     with Progress(Console(stderr=True)) as progress:
         progress.start(request.num_cases())

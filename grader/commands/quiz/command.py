@@ -55,15 +55,19 @@ def _ask(questions: Sequence[Question], resume: str, *, restart: bool) -> bool:
     progress = QuizProgress(state_path(os.environ, STATE))
     if restart:
         progress.forget({question.id for question in questions})
+    whole = Quiz(questions, progress, terminal_of(), resume=resume).run()
+    sys.stdout.flush()
+    return whole
+
+
+def terminal_of() -> Terminal:
+    """Return the terminal that the standard streams are."""
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     width = max(min(Console().width, 80), 40) if sys.stdout.isatty() else 80
     read = _Lines(sys.stdin, sys.stdout).read
-    terminal = Terminal(read, sys.stdout.write, width, stdout.wants_color())
-    whole = Quiz(questions, progress, terminal, resume=resume).run()
-    sys.stdout.flush()
-    return whole
+    return Terminal(read, sys.stdout.write, width, stdout.wants_color())
 
 
 def chosen(topic: str | None, level: str | None) -> tuple[Question, ...]:

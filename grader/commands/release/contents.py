@@ -164,6 +164,10 @@ def _answers(
             f"- [{problem.file}]({id}/{problem.file}): the model answer",
             f"- [known mistakes](../{_CAUSES}): which checks each fails, and what it keeps",
         ]
+        cases = f"solutions/{id}/cases.toml"
+        if (checkout / cases).is_file():
+            files[cases] = _read(checkout, cases)
+            lines.append(f"- `make case P={id}`: kernels with one bug, made of it, to investigate")
     files["solutions/README.md"] = ("\n".join(lines) + "\n").encode()
     return files
 

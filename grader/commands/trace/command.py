@@ -19,6 +19,7 @@ from grader.commands.options import (
     writing,
 )
 from grader.commands.trace.wanted import Wanted, expect_traceable
+from grader.judge.sealed import is_sealed, unlined
 from grader.report.state import command, left_out
 from grader.spec.environment import probe
 from grader.spec.problem import load_problem, problems_named
@@ -167,6 +168,7 @@ def run(options: argparse.Namespace) -> int:
 
     with Console(stderr=True).status("starting") as status:
         record = traced_case.run(problem, folder, wanted, seed, status.update)
+    record = unlined(record) if is_sealed(folder) else record
     stdout.show(render, record)
     if options.json is not None:
         with writing(options.json, "--json"):

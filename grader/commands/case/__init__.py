@@ -1,0 +1,1 @@
+"""Detective cases: finished kernels, each with one bug that the student has to find."""

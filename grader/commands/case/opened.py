@@ -1,0 +1,70 @@
+"""An opened case: its folder, cases/<id>, with the kernel and what the judge said of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from grader import __version__
+from grader.base.atomic_write import write_whole
+from grader.base.user_state import State
+from grader.commands.case.cases import Case, CaseError
+from grader.judge.sealed import SEAL, is_sealed
+from grader.spec.environment import EnvironmentFault
+from grader.spec.grade_record import ProblemResult
+
+FOLDER = Path("cases")  # where the user works: his to read, to run and to change
+SEED = "ca5e"  # of every case, so that all see the same numbers
+
+
+class Seal(State):
+    """The file that seals a folder: which case it holds, and what the judge said of it."""
+
+    case: str
+    version: str
+    sha256: str
+    result: ProblemResult | None = None
+
+
+def open_case(case: Case, test: Callable[[Path], ProblemResult]) -> ProblemResult:
+    """Write the kernel into its folder, once, and return what `test` says of that folder.
+
+    Raises:
+        CaseError: the folder has something else, or a case that an older version made.
+        EnvironmentFault: it cannot be written.
+    """
+    folder, text = FOLDER / case.id, case.text()
+    path = folder / case.problem.id / case.problem.file
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    seal = _seal_of(folder, Seal(case=case.id, version=__version__, sha256=sha256))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / SEAL, seal.model_dump_json())  # before there is what it seals
+        if not path.exists():
+            write_whole(path, text)
+        result = seal.result or test(folder)
+        seal = seal.model_copy(update={"result": result})
+        write_whole(folder / SEAL, seal.model_dump_json())
+    except OSError as error:
+        place = error.filename or folder
+        raise EnvironmentFault(f"case: cannot write {place}: {error.strerror}") from None
+    return result
+
+
+def _seal_of(folder: Path, new: Seal) -> Seal:
+    """Return the seal of a folder that holds this case, the new one where there is no folder."""
+    what = "something that make case has not put there"
+    if not folder.exists():
+        return new
+    try:
+        seal = Seal.model_validate_json((folder / SEAL).read_bytes()) if is_sealed(folder) else None
+    except (OSError, ValueError):
+        seal, what = None, f"a {SEAL} that cannot be read"
+    if seal is not None:
+        if seal.model_copy(update={"result": None}) == new:
+            return seal
+        what = f"a case of version {seal.version}, whose bug may be another one in {__version__}"
+    raise CaseError(
+        f"{folder}: got {what}; move it away or remove it, then run make case CASE={new.case}"
+    )
