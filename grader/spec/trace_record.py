@@ -17,7 +17,7 @@ TRACED = ("p01", "p03", "p04", "p05", "p06", "p07")  # the forward passes of att
 
 
 class SourceLine(Record):
-    """A line of the submission."""
+    """A line of the submission, and its text or what it did."""
 
     line: int
     text: Text
@@ -43,13 +43,15 @@ class Shown(Record):
 class TileRound(Record):
     """One tile of keys: the line of its product with the queries, the state after it, and facts.
 
-    `ended` says whether the end of the loop's round was seen; if not, the state is that of a later
+    `ran` are the lines that made it, as they ran, each with what it did: loads, the product, the
+    mask, the product with V. `ended` says whether the end of the loop's round was seen; if not, the state is that of a later
     moment, and is not compared.
     """
 
     number: int
     keys: str
     line: int | None = None
+    ran: tuple[SourceLine, ...] = ()
     ended: bool = True
     shown: tuple[Shown, ...] = ()
     facts: tuple[str, ...] = ()

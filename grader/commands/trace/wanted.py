@@ -45,7 +45,7 @@ class Wanted:
         if case:
             match = _CASE.fullmatch(case)
             checks = [check.id for check in problem.checks if why_not(check) is None]
-            known = [check.id for check in problem.checks]
+            known = [check.id for check in (*problem.checks, problem.counted) if check]
             if match is None or match[1].removeprefix("test_") not in known:
                 raise TraceError(
                     f"--case: got {case!r}, expected a check and a number, such as"

@@ -54,7 +54,7 @@ class Tracing:
         self._pairs, self._nans = Pairs(record), Nans(record)
         placement = Placement(record)
         self._products = Products(record, self._pairs, placement, steps)
-        self._touching = Touching(record, placement, self._pairs)
+        self._touching = Touching(record, placement, self._pairs, steps)
         self._combining = Combining(record, placement, self._nans)
 
     def __call__(self, event: events.Event) -> Any:
