@@ -131,7 +131,7 @@ def test_by_default_the_program_with_the_worst_wrong_element_is_followed():
     assert other.program.queries == "0-63" and other.parting is None
     assert other.result == "wrong"
     assert other.conclusion == (
-        "the state agrees with the oracle after each of the 2 tiles, and so does the result of"
+        "the state agrees with the reference after each of the 2 tiles, and so does the result of"
         " these queries"
     )
 

@@ -13,7 +13,7 @@ from tests.shares import drawn
 from tests.tracing import Mistake, first_wrong_tile, numbers_of, trace
 from tests.unusual import ANSWERS
 
-AGREES = "the state agrees with the oracle after"
+AGREES = "the state agrees with the reference after"
 
 _quick = forked.quick
 

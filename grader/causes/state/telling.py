@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
 from grader.causes.state.comparing import ROLES, Compared
+from grader.causes.state.ran import assignments, source_lines, what_ran
 from grader.causes.state.roles import Role
 from grader.checks.correctness import ranges
 from grader.kernel.observers.rounds import Rounds, Variable
-from grader.kernel.observers.trace import OPERANDS
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRound
 
 _CORNER = (2, 4)  # rows and columns of an accumulator that are shown
 _MOST_OTHERS = 4  # variables that are shown though nobody knows what they are for
-_MOST_LINES = 4
-_LONGEST_LINE = 400
-_BYTES = {"fp32": 4}  # of an element; others have 2
 _WORDS = {
     "maximum": "the largest score of the visible keys so far",
     "sum": "the sum of the weights of the visible keys so far",
@@ -82,7 +77,13 @@ def program_of(case: Case, rounds: Rounds, corner: Corner) -> Program:
 
 def rounds_of(
     case: Case,
-    rounds: Rounds, compared: Compared, corner: Corner, queries: tuple[int, ...], *, wrong: bool
+    source: Source,
+    rounds: Rounds,
+    compared: Compared,
+    corner: Corner,
+    queries: tuple[int, ...],
+    *,
+    wrong: bool,
 ) -> tuple[TileRound, ...]:
     """Return what is shown of each round; facts are told where the result is wrong."""
     told = []
@@ -103,7 +104,7 @@ def rounds_of(
                 number=r + 1,
                 keys=_keys(keys),
                 line=int(rounds.column("line")[r]) or None,
-                ran=tuple(_ran(case, rounds, r, keys)),
+                ran=tuple(what_ran(case, source, rounds, r, [v.name for v in known])),
                 ended=bool(rounds.column("ended")[r]),
                 shown=tuple(shown),
                 facts=tuple(_facts(rounds, compared, r, corner.row)) if wrong else (),
@@ -175,40 +176,6 @@ def _apart(got: float, expected: float) -> tuple[str, str]:
         if texts[0] != texts[1]:
             break
     return texts
-
-
-def _ran(case: Case, rounds: Rounds, r: int, keys: np.ndarray) -> Iterator[SourceLine]:
-    """Yield the lines that made a round: loads, the product, the mask, and the product with V."""
-    exist = (rounds.queries >= 0)[:, None] & (rounds.keys[r] >= 0)
-    hidden, pairs = int((exist & ~rounds.taken[r]).sum()), int(exist.sum())
-    lines = {name: int(rounds.column(name)[r]) for name in ("line", "mask_line", "product_line")}
-    loads = [(OPERANDS[load["operand"] - 1], load) for load in rounds.loads[r]]
-    ran = [(load["line"], _load(case, name, load)) for name, load in loads if name != "v"]
-    ran.append((lines["line"], f"multiplies its queries with keys {_keys(keys)}"))
-    ran.append((lines["mask_line"], f"masks {hidden:,} of {pairs:,} pairs"))
-    ran += [(load["line"], _load(case, name, load)) for name, load in loads if name == "v"]
-    ran.append((lines["product_line"], "multiplies the weights with V"))
-    yield from (SourceLine(line=line, text=text) for line, text in ran if line)
-
-
-def _load(case: Case, name: str, load: dict[str, int]) -> str:
-    """Say what a load took from which rows and columns of which head, and what is odd about it."""
-    heads, length = case.num_kv_heads, case.seqlen_k
-    if name == "q":
-        heads, length = case.num_q_heads, case.seqlen_q
-    (plane, first), (end, last) = (divmod(load[row], length) for row in ("first", "last"))
-    batch = f", batch entry {plane // heads}" * (case.batch > 1)
-    rows = f"rows {first}-{last}" if first < last else f"row {first}"
-    if plane != end:
-        rows = f"rows {first} to {last} of the head {end - plane} further on"
-    elif load["rows"] != last - first + 1:
-        rows = f"{load['rows']} rows from {first} to {last}"
-    told = [f"loads {name} of head {plane % heads}{batch}: {rows}"]
-    told.append(f"columns {load['column']}-{load['last_column']}")
-    told += [f"{load[n]:,} elements {n}" for n in ("masked", "outside") if load[n]]
-    if load["apart"] > _BYTES.get(case.dtype, 2):
-        told.append(f"neighbouring elements {load['apart']} bytes apart")
-    return ", ".join(told)
 
 
 def _keys(positions: np.ndarray) -> str:
@@ -312,40 +279,7 @@ def _lines(
     assert compared.part is not None
     first = compared.part.roles[0] == "maximum"  # the others are relative to it
     wanted = {name.partition("[")[0] for name in (names[:1] if first else names)}
-    found = assignments(source, loop, wanted)
+    found = assignments(source.data, loop, wanted)
     if "accumulator" in compared.part.roles and not first:
         found.append(products[1])  # it may be in a function that the loop calls
     return source_lines(source, found or products[1:])
-
-
-def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
-    """Return lines of the submission, each once, those that exist."""
-    texts = source.data.decode("utf-8-sig", "replace").split("\n")
-    wanted = [n for n in dict.fromkeys(numbers) if 1 <= n <= len(texts)]
-    return tuple(
-        SourceLine(line=n, text=texts[n - 1].partition("  # ")[0].strip()[:_LONGEST_LINE])
-        for n in wanted[:_MOST_LINES]
-    )
-
-
-def assignments(source: Source, loop: int, names: set[str]) -> list[int]:
-    """Return the lines inside the loop that begins at a line where some name is assigned.
-
-    Where it is set to another as it is, as in running_max = new_max, those where the other is.
-    """
-    loops = [n for n in ast.walk(ast.parse(source.data)) if isinstance(n, (ast.For, ast.While))]
-    inside = [n for node in loops if node.lineno == loop for n in ast.walk(node)]
-    copies = dict(pair for n in inside if isinstance(n, ast.Assign) for pair in _copies(n))
-    names = names | {made.id for name, made in copies.items() if name.id in names}
-    stores = [n for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    return sorted({n.lineno for n in stores if n.id in names and n not in copies})
-
-
-def _copies(node: ast.Assign) -> Iterator[tuple[ast.Name, ast.Name]]:
-    """Yield the names that are set to another name as it is, and that one."""
-    for target in node.targets:
-        sides = target, node.value
-        are_tuples = all(isinstance(side, ast.Tuple) for side in sides)
-        for pair in zip(*(s.elts for s in sides), strict=False) if are_tuples else [sides]:
-            if all(isinstance(side, ast.Name) for side in pair):
-                yield pair

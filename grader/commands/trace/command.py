@@ -24,7 +24,7 @@ from grader.spec.environment import probe
 from grader.spec.problem import load_problem, problems_named
 from grader.spec.trace_record import Shown, TileRound, TraceRecord
 
-_NAME, _LABEL, _NUMBER = 18, 8, 13  # widths of columns
+_NAME, _LABEL, _NUMBER = 17, 9, 13  # widths of columns
 _MOST_FACTS = 3
 
 
@@ -88,7 +88,7 @@ def _left_out(tiles: list[TileRound]) -> str:
     which = f"tile {first}" if first == last else f"tiles {first} to {last}"
     compared = [s.agrees for tile in tiles for s in tile.shown if s.role is not None]
     if compared and all(compared):
-        return f"{which} agree{'s' if first == last else ''} with the oracle"
+        return f"{which} agree{'s' if first == last else ''} with the reference"
     return f"{left_out([first, last])} not shown"
 
 
@@ -116,7 +116,7 @@ def _numbers(shown: Shown) -> list[str]:
         return [row(name, "yours", shown.yours)]
     if shown.agrees or shown.oracle is None:
         return [row(name, "agrees", shown.yours)]
-    last = row("", "oracle", shown.oracle)
+    last = row("", "reference", shown.oracle)
     if shown.query is None:
         last += f"   {shown.apart} queries differ" if shown.apart > 1 else "   1 query differs"
     return [row(name, "yours", shown.yours), last]

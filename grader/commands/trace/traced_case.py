@@ -1,4 +1,4 @@
-"""Follows one program of a kernel on one case, tile by tile, beside the oracle."""
+"""Follows one program of a kernel on one case, tile by tile, beside the reference."""
 
 from __future__ import annotations
 

@@ -7,17 +7,8 @@ import re
 
 from grader.spec.problem import ManifestError, Problem
 from grader.spec.problem_tables import Check
-from grader.spec.trace_record import TRACED
+from grader.spec.trace_record import TRACED, why_untraced
 
-_WHY_NOT = {
-    "p02": "the kernels of p02 have no running maximum and no accumulator of attention:"
-    " make grade P=p02 says which elements took part",
-    **dict.fromkeys(
-        ("p08", "p09"),
-        "a backward kernel sums gradients over tiles, and has no state that a tile alone makes"
-        " right or wrong: make grade MAP=1 shows the tiles it visits",
-    ),
-}
 _CASE = re.compile(r"(\w{1,60})(?::(\d{1,4}))?")
 _PROGRAM = re.compile(r"(\d{1,9})(?:,(\d{1,9}))?(?:,(\d{1,9}))?")
 
@@ -79,7 +70,7 @@ def expect_traceable(problem_ids: tuple[str, ...]) -> str:
     if problem_ids[0] not in TRACED:
         raise TraceError(
             f"--only: got {problem_ids[0]}, expected one of {', '.join(TRACED)}:"
-            f" {_WHY_NOT.get(problem_ids[0], 'it is no forward pass')}"
+            f" {why_untraced(problem_ids[0])}"
         )
     return problem_ids[0]
 

@@ -40,10 +40,11 @@ class Head(enum.IntEnum):
 
 # Columns of the table of rounds. `ended` is 1 where the end of the loop's round was seen, 0 where
 # values are those of a later moment; `products` counts those with V, `apart` is 1 where weights of
-# another round met V, `mixed` the first row of V, from 1, that weights of another key met;
-# `segment` numbers the loops that rounds lie in, from 0.
+# another round met V, `masked` where a mask met pairs; `mixed` is the first row of V, from 1, that
+# weights of another key met; `segment` numbers the loops that rounds lie in, from 0.
 ROUND = (
-    "line", "loop", "mask_line", "product_line", "ended", "products", "apart", "mixed", "segment",
+    "line", "loop", "mask_line", "product_line", "ended", "products", "apart", "masked", "mixed",
+    "segment",
 )  # fmt: skip
 # Columns of the table of variables: 1 if it is there when its loop begins; 1 if made of products of
 # weights with V.

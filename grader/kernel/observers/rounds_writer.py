@@ -84,13 +84,16 @@ class RoundsWriter:
         """Return a column of the round's row, 0 where there is no round."""
         return int(self._arrays["rounds"][self._round, ROUND.index(column)] * (self._round >= 0))
 
-    def take(self, taken: np.ndarray, line: int, mask_line: int = 0) -> None:
+    def take(
+        self, taken: np.ndarray, line: int, mask_line: int = 0, *, masked: bool = False
+    ) -> None:
         """Note which pairs of the round have a weight in a product with V."""
         if self._places is not None:
             self._places.taken[self._round, :, : taken.shape[1]] |= taken
             self.note("products", self.noted("products") + 1)
             self.note("product_line", line)
             self.note("mask_line", mask_line)
+            self.note("masked", int(masked))
 
     def end(self, held: Mapping[str, Held], carried: Iterable[str], *, seen: bool) -> None:
         """Write what variables hold at the end of the round, or later where it was not `seen`."""

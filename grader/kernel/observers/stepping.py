@@ -176,7 +176,8 @@ class Steps:
         both = (met >= 0) & (ids >= 0)
         if (met[both] != ids[both]).any():
             self._write.note("mixed", 1 + int(met[met >= 0].min()))
-        self._write.take(taken, line, weights.note.mask_line)
+        masked = bool(weights.of_pairs("mask", 0)[place].any())
+        self._write.take(taken, line, weights.note.mask_line, masked=masked)
 
     def _wanted(self, programs: np.ndarray, queries: np.ndarray) -> np.ndarray:
         """Return which programs are asked for, by their numbers and what they hold."""

@@ -1,6 +1,7 @@
 "use strict";
-// Everything on the page can be read without this script. It adds the copy buttons, and says what
-// the cell of a map is that the pointer or the arrow keys are on.
+// Everything on the page can be read without this script. It adds the copy buttons, says what the
+// cell of a map is that the pointer or the arrow keys are on, and shows the tiles of a program one by
+// one, with the lines that ran and the place on the map.
 
 for (const button of document.querySelectorAll("button[data-copy]")) {
   const code = document.getElementById(button.dataset.copy);
@@ -62,4 +63,69 @@ for (const svg of document.querySelectorAll("svg[data-map]")) {
     event.preventDefault();
     tell(at[0] + step[0], at[1] + step[1]);
   });
+}
+
+for (const film of document.querySelectorAll(".film")) {
+  const rounds = [...film.querySelectorAll(".round")];
+  if (!rounds.length) continue;
+  const status = film.querySelector(".now"), outline = film.querySelector(".outline");
+  const lines = [...film.querySelectorAll("[data-line]")];
+  const button = {};
+  for (const each of film.querySelectorAll("[data-go]")) button[each.dataset.go] = each;
+  const part = rounds.findIndex((round) => round.dataset.number === film.dataset.part);
+  let at = 0, timer = 0;
+
+  function show(number) {
+    at = Math.max(0, Math.min(number, rounds.length - 1));
+    rounds.forEach((round, index) => { round.hidden = index !== at; });
+    const {lines: ran, outline: box} = rounds[at].dataset;
+    const now = new Set(ran.split(" "));
+    for (const line of lines) line.classList.toggle("ran-now", now.has(line.dataset.line));
+    const place = "tile " + rounds[at].dataset.number + " of " + film.dataset.tiles;
+    status.textContent = place + (at === part ? ", parts here" : "");
+    if (outline) {
+      const values = box ? box.split(" ") : [0, 0, 0, 0];
+      ["x", "y", "width", "height"].forEach((name, n) => outline.setAttribute(name, values[n]));
+    }
+  }
+  function pause() {
+    clearInterval(timer);
+    timer = 0;
+    button.play.textContent = "play";
+  }
+  const go = {
+    first: () => show(0),
+    previous: () => show(at - 1),
+    next: () => show(at + 1),
+    last: () => show(rounds.length - 1),
+    part: () => show(part),
+    play: () => {
+      if (at === rounds.length - 1) show(0);
+      button.play.textContent = "pause";
+      timer = setInterval(() => {
+        show(at + 1);
+        if (at === rounds.length - 1) pause();
+      }, 1200);
+    },
+  };
+  for (const [name, each] of Object.entries(button)) {
+    each.addEventListener("click", () => {
+      const was = timer;
+      pause();
+      if (name !== "play" || !was) go[name]();
+    });
+  }
+  film.addEventListener("keydown", (event) => {
+    const name = {
+      ArrowLeft: "previous", ArrowRight: "next", Home: "first", End: "last",
+    }[event.key];
+    if (!name) return;
+    event.preventDefault();
+    pause();
+    go[name]();
+  });
+  button.play.hidden = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  film.classList.add("on");
+  film.querySelector(".player").hidden = false;
+  show(Math.max(part, 0));
 }
