@@ -100,6 +100,9 @@ def _tile(tile: TileRound, parts_at: int | None, width: int) -> list[str]:
         lines += wrap(clean(fact), width, "  ! ")
     for shown in tile.shown:
         lines += _numbers(shown)
+    if mark or tile.facts or not tile.ended:
+        for line in tile.ran:
+            lines += wrap(clean(line.text, 200), width, f"  line {line.line:<5}", " " * 12)
     if not tile.ended:
         lines.append("  (read later: the end of this round was not seen)")
     return lines
