@@ -20,7 +20,7 @@ _BYTES = {"fp32": 4}  # of an element; others have 2
 def what_ran(
     case: Case, source: Source, rounds: Rounds, r: int, state: list[str]
 ) -> Iterator[SourceLine]:
-    """Yield the lines that made a round: loads, products, the mask, and what sets the `state`."""
+    """Yield the lines that made a round: loads, products, the mask, stores, what sets `state`."""
     exist = (rounds.queries >= 0)[:, None] & (rounds.keys[r] >= 0)
     hidden, pairs = int((exist & ~rounds.taken[r]).sum()), int(exist.sum())
     lines = {name: int(rounds.column(name)[r]) for name in ("line", "mask_line", "product_line")}
@@ -38,6 +38,8 @@ def what_ran(
     ran += [(n, text) for n, text in sets if n != lines["product_line"]]
     ran += [(load["line"], _load(case, name, load)) for name, load in loads if name == "v"]
     ran.append((lines["product_line"], "multiplies the weights with V"))
+    stored = [int(rounds.column(name)[r]) for name in ("stored", "stored_too")]
+    ran += [(line, "stores what came of it") for line in stored]
     yield from (SourceLine(line=line, text=text) for line, text in ran if line)
 
 

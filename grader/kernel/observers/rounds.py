@@ -41,10 +41,11 @@ class Head(enum.IntEnum):
 # Columns of the table of rounds. `ended` is 1 where the end of the loop's round was seen, 0 where
 # values are those of a later moment; `products` counts those with V, `apart` is 1 where weights of
 # another round met V, `masked` where a mask met pairs; `mixed` is the first row of V, from 1, that
-# weights of another key met; `segment` numbers the loops that rounds lie in, from 0.
+# weights of another key met; `segment` numbers the loops that rounds lie in, from 0; `stored` and
+# `stored_too` are lines that store something after it.
 ROUND = (
     "line", "loop", "mask_line", "product_line", "ended", "products", "apart", "masked", "mixed",
-    "segment",
+    "segment", "stored", "stored_too",
 )  # fmt: skip
 # Columns of the table of variables: 1 if it is there when its loop begins; 1 if made of products of
 # weights with V.
@@ -182,7 +183,7 @@ class Rounds:
         used = (keys >= 0).any(axis=0) | places.taken[:count].any(axis=(0, 1))
         width = int(used.nonzero()[0].max(initial=0)) + 1
         table = arrays["rounds"][:count].copy().clip(0, 2**31)
-        for name in ("line", "loop", "mask_line", "product_line"):
+        for name in ("line", "loop", "mask_line", "product_line", "stored", "stored_too"):
             lines = table[:, ROUND.index(name)]
             lines[lines > shape.lines] = 0
         segments = table[:, ROUND.index("segment")]

@@ -24,6 +24,7 @@ from grader.kernel.observers.rounds_writer import Held, RoundsWriter
 from grader.kernel.observers.trace import OPERANDS, PRODUCTS
 
 _OUT = PRODUCTS.index("out")
+_STORED = ("stored", "stored_too")
 
 
 class Steps:
@@ -66,10 +67,13 @@ class Steps:
         self._end_open()
         self._over |= self._queries is not None
 
-    def stored(self, programs: Tensor) -> None:
+    def stored(self, programs: Tensor, line: int) -> None:
         """End a round whose end was not seen, before what the kernel does with the result."""
         if self._place(programs) is not None:
             self._end_open()
+            stored = [self._write.noted(name) for name in _STORED]
+            if self._has_begun and not self._over and 0 in stored and line not in stored:
+                self._write.note(_STORED[stored.index(0)], line)
 
     def round_ended(self, event: events.RoundEnded) -> None:
         """Note what variables hold at the end of a round of a loop."""

@@ -98,7 +98,7 @@ class Tracing:
             return self._reduced(event)
         if name in _ACCESSES:
             if name == "tt.store" and self._steps:
-                self._steps.stored(event.programs)
+                self._steps.stored(event.programs, self._where.in_kernel(event.op))
             return self._touching.touched(event)
         return None
 
