@@ -11,13 +11,12 @@ import pytest
 from grader.causes.rules.look import look
 from grader.causes.rules.sighting import Result
 from grader.causes.state.program import MOST_TOLD, Called, trimmed
-from grader.causes.state.ran import _load
 from grader.checks.correctness import expect, find_differences
 from grader.checks.walk import tile_map, walk_of
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Budget, Session
 from grader.judge.case import CheckCase
-from grader.kernel.observers.rounds import LOAD, Head, Rounds, RoundsShape
+from grader.kernel.observers.rounds import Head, Rounds, RoundsShape
 from grader.report.message import causes, message_lines
 from grader.report.state import state
 from grader.source.submission import Source
@@ -229,57 +228,6 @@ def test_one_name_parts_and_two_part():
     mutant = next(m for m in MUTANTS if m.id == "p06-safe_maximum_kept_as_the_running_one")
     told = trace("p06", mutant.applied_to(whole_answer("p06")), "unaligned_window:8")
     assert told.parting.text.endswith("; with it running_sum parts")
-
-
-# -- the lines that made a tile -------------------------------------------------------------------
-
-
-def what_ran(told, number):
-    """What the lines of a tile did, each with its line as it is written, cut to a few words."""
-    return [line.text for line in told.rounds[number - 1].ran]
-
-
-def test_a_tile_names_its_lines_in_helpers_too_and_only_a_mask_that_was_applied():
-    told = trace("p04", whole_answer("p04"), "plain:1")
-    texts = whole_answer("p04").split("\n")
-    state = ["multiplies queries with keys", "sets running_max", "sets running_sum"]
-    assert what_ran(told, 1) == [
-        "loads q of head 0: rows 64-127, columns 0-63",
-        "loads k of head 0: rows 0-63, columns 0-63",
-        *state,
-        "loads v of head 0: rows 0-63, columns 0-63",
-        "multiplies the weights with V",
-    ]
-    assert what_ran(told, 2)[2] == "masks 2,016 of 4,096 pairs"
-    by_text = {line.text: texts[line.line - 1].strip() for line in told.rounds[1].ran}
-    assert by_text["sets running_sum"].startswith("running_sum = running_sum * rescale")
-    assert by_text["loads v of head 0: rows 64-127, columns 0-63"].startswith("v = load_")
-    assert by_text["masks 2,016 of 4,096 pairs"].startswith("visible = ")
-
-
-def test_what_is_loaded_from_elsewhere_is_told():
-    (wrong,) = (m for m in MUTANTS if m.id == "p05-v_advanced_by_the_stride_of_k")
-    told = trace("p05", wrong.applied_to(whole_answer("p05")), "layouts:3")
-    (load,) = (text for text in what_ran(told, 2) if text.startswith("loads v"))
-    assert load == "loads v of head 0, batch entry 0: " + (
-        "rows 55-118, columns 0-47, 1,024 elements outside"
-    )
-
-
-@pytest.mark.parametrize(
-    ("load", "text"),
-    [
-        ({"last": 1, "rows": 1}, "loads k of head 0: row 1"),
-        ({"last": 99, "rows": 50}, "loads k of head 0: 50 rows from 1 to 99"),
-        ({"last": 130, "rows": 9}, "loads k of head 0: rows 1 to 2 of the head 1 further on"),
-        ({"apart": 256}, "rows 1-2, columns 0-63, neighbouring elements 256 bytes apart"),
-        ({"masked": 1024}, "rows 1-2, columns 0-63, 1,024 elements masked"),
-    ],
-)
-def test_loads_are_told_in_words(load, text):
-    case = next(iter(load_problem("p03").cases(load_problem("p03").check("plain"), SEED).values()))
-    given = dict.fromkeys(LOAD, 0) | {"first": 1, "last": 2, "rows": 2, "last_column": 63}
-    assert text in _load(case, "k", given | load)
 
 
 # -- right answers --------------------------------------------------------------------------------
