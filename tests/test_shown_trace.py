@@ -168,17 +168,11 @@ def test_tiles_behind_the_last_that_was_kept_are_named():
 # -- the film -------------------------------------------------------------------------------------
 
 
-def test_a_film_is_of_the_map_of_its_head_and_outlines_its_tiles():
+def test_a_film_has_the_map_of_its_head():
     maps = [TileMap(product=p, batch=0, head=h, tile_q=64, tile_k=64, rows=("#.", "##"))
             for p, h in (("dq", 2), ("out", 1), ("out", 2))]  # fmt: skip
     shown = film(record(3, 2), [None, *maps], b"")
     assert "head 2:" in shown.grid.title and shown.parts == ()
-    (left, top), cell = shown.grid.corner, shown.grid.cell
-    assert shown.outlines == {
-        1: f"{left} {top + cell} {cell} {cell}",
-        2: f"{left + cell} {top + cell} {cell} {cell}",
-        3: "",  # beyond the map
-    }
     assert film(record(3, 2), maps[:2], b"").grid is None
 
 

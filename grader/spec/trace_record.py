@@ -14,21 +14,15 @@ from grader.base.record import Record, Text
 
 SCHEMA_VERSION = 1
 TRACED = ("p01", "p03", "p04", "p05", "p06", "p07")  # the forward passes of attention
-
-
-def why_untraced(problem_id: str) -> str:
-    """Say why no program of a problem is followed that is not among `TRACED`."""
-    if problem_id == "p02":
-        return (
-            "the kernels of p02 have no running maximum and no accumulator of attention:"
-            " make grade P=p02 says which elements took part"
-        )
-    if problem_id in ("p08", "p09"):
-        return (
-            "a backward kernel sums gradients over tiles, and has no state that a tile alone makes"
-            f" right or wrong: make grade P={problem_id} MAP=1 shows the tiles it visits"
-        )
-    return "it is no forward pass"
+UNTRACED = {
+    "p02": "the kernels of p02 have no running maximum and no accumulator of attention:"
+    " make grade P=p02 says which elements took part",
+    **dict.fromkeys(
+        ("p08", "p09"),
+        "a backward kernel sums gradients over tiles, and has no state that a tile alone makes"
+        " right or wrong: make grade MAP=1 shows the tiles it visits",
+    ),
+}
 
 
 class SourceLine(Record):

@@ -75,29 +75,15 @@ def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _setting(data: bytes, loop: int, name: str) -> list[int]:
-    """Return the lines that set a name in a loop: in a function that it calls, those in there."""
-    tree = ast.parse(data)
-    functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
-    lines = assignments(data, loop, {name})
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Assign) or node.lineno not in lines:
-            continue
-        call, targets = node.value, node.targets[0]
-        called = call.func if isinstance(call, ast.Call) else None
-        function = functions.get(called.id) if isinstance(called, ast.Name) else None
-        ends = [n.value for n in ast.walk(function or ast.Pass()) if isinstance(n, ast.Return)]
-        if not ends or not isinstance(targets, ast.Tuple) or not isinstance(ends[-1], ast.Tuple):
-            continue
-        for target, end in zip(targets.elts, ends[-1].elts, strict=False):
-            if isinstance(target, ast.Name) and target.id == name and isinstance(end, ast.Name):
-                inside = [n for n in ast.walk(function) if isinstance(n, ast.Name)]
-                found = {n.lineno for n in inside if n.id == end.id and _is_stored(n)}
-                lines = sorted(found) or lines
-    return lines[:_MOST_LINES]
-
-
-def _is_stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
+    """Return the lines that set a name in a loop: in a function that does, those in there."""
+    nodes, lines = list(ast.walk(ast.parse(data))), assignments(data, loop, {name})
+    calls = [n.func for n in nodes if isinstance(n, ast.Call) and n.lineno in lines]
+    called = {f.id for f in calls if isinstance(f, ast.Name)}
+    functions = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name in called]
+    names = [n for f in functions for n in ast.walk(f) if isinstance(n, ast.Name) and n.id == name]
+    return (sorted({n.lineno for n in names if isinstance(n.ctx, ast.Store)}) or lines)[
+        :_MOST_LINES
+    ]
 
 
 def assignments(data: bytes, loop: int, names: set[str]) -> list[int]:
@@ -109,7 +95,7 @@ def assignments(data: bytes, loop: int, names: set[str]) -> list[int]:
     inside = [n for node in loops if node.lineno == loop for n in ast.walk(node)]
     copies = dict(pair for n in inside if isinstance(n, ast.Assign) for pair in _copies(n))
     names = names | {made.id for name, made in copies.items() if name.id in names}
-    stores = [n for n in inside if isinstance(n, ast.Name) and _is_stored(n)]
+    stores = [n for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
     return sorted({n.lineno for n in stores if n.id in names and n not in copies})
 
 

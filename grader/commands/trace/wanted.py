@@ -7,7 +7,7 @@ import re
 
 from grader.spec.problem import ManifestError, Problem
 from grader.spec.problem_tables import Check
-from grader.spec.trace_record import TRACED, why_untraced
+from grader.spec.trace_record import TRACED, UNTRACED
 
 _CASE = re.compile(r"(\w{1,60})(?::(\d{1,4}))?")
 _PROGRAM = re.compile(r"(\d{1,9})(?:,(\d{1,9}))?(?:,(\d{1,9}))?")
@@ -70,7 +70,7 @@ def expect_traceable(problem_ids: tuple[str, ...]) -> str:
     if problem_ids[0] not in TRACED:
         raise TraceError(
             f"--only: got {problem_ids[0]}, expected one of {', '.join(TRACED)}:"
-            f" {why_untraced(problem_ids[0])}"
+            f" {UNTRACED.get(problem_ids[0], 'it is no forward pass')}"
         )
     return problem_ids[0]
 

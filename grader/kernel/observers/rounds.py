@@ -211,7 +211,9 @@ class Rounds:
             keys=keys[:, :width],
             taken=places.taken[:count, :, :width] > 0,
             table=table,
-            loads=tuple(_loads(rows, shape) for rows in arrays["loads"][:count].tolist()),
+            loads=tuple(
+                _loads(rows, shape) for rows in arrays["loads"][:count].clip(0, 2**31).tolist()
+            ),
             vectors=vectors,
             matrices=matrices,
         )
@@ -219,14 +221,10 @@ class Rounds:
 
 def _loads(rows: list[list[int]], shape: RoundsShape) -> tuple[dict[str, int], ...]:
     """Return the loads of a round that can be."""
-    found = [dict(zip(LOAD, row, strict=True)) for row in rows]
     return tuple(
-        load
-        for load in found
-        if 0 < load["line"] <= shape.lines
-        and 0 < load["operand"] <= len(OPERANDS)
-        and 0 <= load["first"] <= load["last"] < max(shape.rows, shape.keys)
-        and all(0 <= number < 2**31 for number in load.values())
+        dict(zip(LOAD, row, strict=True))
+        for row in rows
+        if 0 < row[0] <= shape.lines and 0 < row[1] <= len(OPERANDS)
     )
 
 

@@ -154,8 +154,6 @@ def _grid(
         summary="; ".join(told),
         width=left + columns * cell + 4,
         height=_TOP + len(rows) * cell + 2,
-        corner=(left, _TOP),
-        cell=cell,
         layers=layers,
         labels=labels,
         letters=letters,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from markupsafe import Markup, escape
 
@@ -76,16 +77,15 @@ def view(data: bytes, notes: Mapping[int, Sequence[str]], steps: Sequence[int] =
         if room < 0:
             break
         kept.add(number)
-    parts: list[Part] = []
-    for number in sorted(kept):
-        line = Line(number, codes[number - 1], tuple(notes.get(number, ())))
-        folded = number not in shown
-        follows = parts and parts[-1].lines[-1].number == number - 1
-        if follows and parts[-1].folded is folded:
-            parts[-1] = Part((*parts[-1].lines, line), folded)
-        else:
-            parts.append(Part((line,), folded))
-    return SourceView(tuple(parts), count, count - len(kept))
+    lines = [Line(n, codes[n - 1], tuple(notes.get(n, ()))) for n in sorted(kept)]
+    return SourceView(_parts(lines, shown), count, count - len(kept))
+
+
+def _parts(lines: Iterable[Line], shown: set[int]) -> tuple[Part, ...]:
+    """Return lines in parts that follow each other; those that are not `shown` are folded."""
+    count = itertools.count()
+    runs = itertools.groupby(lines, lambda x: (x.number - next(count), x.number not in shown))
+    return tuple(Part(tuple(part), folded) for (_, folded), part in runs)
 
 
 def excerpt(data: bytes, marked: Collection[int]) -> tuple[Part, ...]:
@@ -96,14 +96,7 @@ def excerpt(data: bytes, marked: Collection[int]) -> tuple[Part, ...]:
     steps = {n for first, last in step_regions(text).values() for n in range(first, last + 1)}
     shown = {n for n in (sorted(around) + sorted(steps))[:_MOST_EXCERPT] if 1 <= n <= len(raw)}
     codes = _highlighted(raw)
-    parts: list[list[Line]] = []
-    for n in sorted(shown):
-        line = Line(n, codes[n - 1])
-        if parts and parts[-1][-1].number == n - 1:
-            parts[-1].append(line)
-        else:
-            parts.append([line])
-    return tuple(Part(tuple(lines), folded=False) for lines in parts)
+    return _parts((Line(n, codes[n - 1]) for n in sorted(shown)), shown)
 
 
 def _rows(text: str) -> list[str]:

@@ -65,10 +65,19 @@ for (const svg of document.querySelectorAll("svg[data-map]")) {
   });
 }
 
+// Where positions such as "3, 8-9" begin on a side of a map, and how far they reach, in pixels.
+function span(positions, start, [, size, end], cell) {
+  const numbers = (positions.match(/\d+/g) || [-1]).map(Number);
+  const first = Math.floor(numbers[0] / size), last = Math.floor(numbers[numbers.length - 1] / size);
+  const inside = first >= 0 && last * size < end;
+  return inside ? [start + first * cell, (last + 1 - first) * cell] : [0, 0];
+}
+
 for (const film of document.querySelectorAll(".film")) {
   const rounds = [...film.querySelectorAll(".round")];
   if (!rounds.length) continue;
-  const status = film.querySelector(".now"), outline = film.querySelector(".outline");
+  const status = film.querySelector(".now"), svg = film.querySelector("[data-grid]");
+  const grid = svg && JSON.parse(svg.dataset.grid);
   const lines = [...film.querySelectorAll("[data-line]")];
   const button = {};
   for (const each of film.querySelectorAll("[data-go]")) button[each.dataset.go] = each;
@@ -78,14 +87,16 @@ for (const film of document.querySelectorAll(".film")) {
   function show(number) {
     at = Math.max(0, Math.min(number, rounds.length - 1));
     rounds.forEach((round, index) => { round.hidden = index !== at; });
-    const {lines: ran, outline: box} = rounds[at].dataset;
+    const {lines: ran, keys} = rounds[at].dataset;
     const now = new Set(ran.split(" "));
     for (const line of lines) line.classList.toggle("ran-now", now.has(line.dataset.line));
     const place = "tile " + rounds[at].dataset.number + " of " + film.dataset.tiles;
     status.textContent = place + (at === part ? ", parts here" : "");
-    if (outline) {
-      const values = box ? box.split(" ") : [0, 0, 0, 0];
-      ["x", "y", "width", "height"].forEach((name, n) => outline.setAttribute(name, values[n]));
+    if (grid) {
+      const [x, width] = span(keys, grid.left, grid.across, grid.cell);
+      const [y, height] = span(svg.dataset.queries, grid.top, grid.down, grid.cell);
+      const box = width && height ? {x, y, width, height} : {width: 0, height: 0};
+      for (const name in box) svg.querySelector(".outline").setAttribute(name, box[name]);
     }
   }
   function pause() {
