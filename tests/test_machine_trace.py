@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grader.kernel.observers.rounds import RoundsShape
-from grader.kernel.observers.trace import Counter, Trace
+from grader.kernel.observers.trace import OPERANDS, Counter, Trace
 from grader.source.submission import Source
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem
@@ -124,6 +124,11 @@ def test_rounds_of_one_program_are_what_its_variables_held() -> None:
         "running_sum": False,
         "acc": True,
     }
+    loads = [[(OPERANDS[x["operand"] - 1], x["first"], x["last"]) for x in r] for r in rounds.loads]
+    assert loads == [[("q", 0, 63), ("k", 0, 63), ("v", 0, 63)], [("k", 64, 127), ("v", 64, 127)]]
+    names = ("rows", "column", "last_column", "elements", "apart")
+    each = {tuple(x[name] for name in names) for r in rounds.loads for x in r}
+    assert each == {(64, 0, 63, 4096, 4)}
     q, k, v = (inputs.tensors[name][0, 0].numpy() for name in ("q", "k", "v"))
     weights = np.exp(q[:64] @ k.T / np.sqrt(q.shape[1]))
     expected = weights @ v / weights.sum(1, keepdims=True)

@@ -180,12 +180,79 @@ def test_a_cell_of_a_map_tells_of_itself_to_the_pointer_and_to_the_arrow_keys(ch
     assert chromium.run(told).startswith("queries 0-")
 
 
+FILM = "document.querySelector('.film')"
+
+
+def tile_shown(chromium):
+    """What the film shows: its status, the tiles that are visible, marked lines, the outline."""
+    return chromium.run(
+        f"(film => [film.querySelector('.now').textContent,"
+        " [...film.querySelectorAll('.round')].filter((e) => e.checkVisibility())"
+        "   .map((e) => e.querySelector('caption').textContent.split(':')[0]),"
+        " [...film.querySelectorAll('.ran-now .at')].map((e) => e.textContent),"
+        " ['x', 'y', 'width'].map((n) => +film.querySelector('.outline').getAttribute(n))])"
+        f"({FILM})"
+    )
+
+
+def test_a_film_goes_from_tile_to_tile_by_buttons_and_by_keys(chromium, page):
+    chromium.show(page("full marks on the CPU"), width=1280)
+    chromium.run(f"{FILM}.closest('details').open = true")
+    status, tiles, lines, box = tile_shown(chromium)
+    assert status == "tile 1 of 3" and tiles == ["tile 1"] and len(lines) > 4
+    chromium.run(f"{FILM}.querySelector('[data-go=next]').focus()")
+    for key, code, number in (("ArrowRight", 39, 2), ("End", 35, 3), ("ArrowLeft", 37, 2)):
+        press = {"type": "rawKeyDown", "key": key, "windowsVirtualKeyCode": code}
+        chromium.send("Input.dispatchKeyEvent", **press)
+        assert tile_shown(chromium)[:2] == [f"tile {number} of 3", [f"tile {number}"]]
+    _, _, second, moved = tile_shown(chromium)
+    assert (
+        box[0] > 0 and moved == [box[0] + box[2], *box[1:]] and set(second) < set(lines)
+    )  # q was loaded before the first
+    for go, number in (("last", 3), ("first", 1), ("previous", 1), ("play", 1), ("play", 1)):
+        chromium.run(f"{FILM}.querySelector('[data-go={go}]').click()")
+        assert tile_shown(chromium)[0] == f"tile {number} of 3"
+    assert chromium.run(f"{FILM}.querySelector('[data-go=play]').textContent") == "play"
+    assert chromium.errors == []
+
+
+def test_a_film_of_a_wrong_kernel_begins_where_it_parts(chromium, page):
+    chromium.show(page("tiles visited twice"), width=390)
+    part = chromium.run(f"{FILM}.dataset.part")
+    assert tile_shown(chromium)[0].startswith(f"tile {part} of ")
+    assert tile_shown(chromium)[0].endswith(", parts here")
+    chromium.run(f"{FILM}.querySelector('[data-go=first]').click()")
+    chromium.run(f"{FILM}.querySelector('[data-go=part]').click()")
+    assert tile_shown(chromium)[0].startswith(f"tile {part} of ")
+
+
+def test_without_motion_script_or_screen_all_tiles_are_there(chromium, page):
+    tiles = f"[...{FILM}.querySelectorAll('.round')].filter((e) => e.checkVisibility()).length"
+    path, count = page("tiles visited twice"), f"{FILM}.querySelectorAll('.round').length"
+    chromium.show(path, width=1280, media="print")
+    assert chromium.run(tiles) == chromium.run(count) > 1
+    assert not chromium.run(f"{FILM}.querySelector('.player').checkVisibility()")
+    still = {"name": "prefers-reduced-motion", "value": "reduce"}
+    chromium.send("Emulation.setEmulatedMedia", media="", features=[still])
+    chromium.send("Page.reload")
+    while not chromium.run(f"document.readyState === 'complete' && {FILM}.matches('.on')"):
+        pass
+    assert chromium.run(f"{FILM}.querySelector('[data-go=play]').hidden")
+    chromium.send("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        chromium.show(path, width=1280)
+        assert chromium.run(tiles) == chromium.run(count)
+        assert not chromium.run(f"{FILM}.querySelector('.player').checkVisibility()")
+    finally:
+        chromium.send("Emulation.setScriptExecutionDisabled", value=False)
+
+
 def test_a_command_is_copied(chromium, page):
     chromium.show(page("tiles visited twice"), width=1280)
     chromium.run(
         "navigator.clipboard.writeText = (t) => { window.copied = t; return Promise.resolve(); }"
     )
-    chromium.run("document.querySelector('button').click()")
+    chromium.run("document.querySelector('[data-copy]').click()")
     assert chromium.run("window.copied").startswith("make grade P=p04 SEED=")
     assert chromium.run("document.querySelector('button').textContent") == "copied"
 

@@ -6,9 +6,19 @@ import pytest
 
 from grader.causes.state.program import MOST_TOLD, trimmed
 from grader.report.html import page
+from grader.report.html.film import film
 from grader.report.message import cause_of, causes, facts, message_lines
 from grader.report.state import state
-from grader.spec.grade_record import CheckResult, Diagnosis, Message, Points, ProblemResult, Verdict
+from grader.spec.grade_record import (
+    CheckResult,
+    Diagnosis,
+    Message,
+    Points,
+    ProblemResult,
+    TileMap,
+    Verdict,
+)
+from grader.spec.trace_record import SourceLine
 from tests.exports import EVIL, with_problems
 from tests.exports import record as graded
 from tests.tracing import evil, record
@@ -134,15 +144,17 @@ def test_the_page_shows_each_tile_with_a_table_and_marks_the_one_where_it_parts(
     text = page_of(problem_with(trimmed(record())), problem_with(record(2, 2), id="p04"))
     assert len(re.findall(r'<details class="trace" open>', text)) == 1
     assert len(re.findall(r'<details class="trace">', text)) == 1
-    assert len(re.findall(r'<div class="round( parts)?">', text)) == 12 + 2
+    assert len(re.findall(r'<div class="round( parts)?" ', text)) == 12 + 2
     assert (
-        len(re.findall(r'<div class="round parts">\s*<table class="stack">\s*<caption>tile ', text))
+        len(
+            re.findall(r'<div class="round parts" [^>]*>\s*<table class="stack">\s*<caption>', text)
+        )
         == 2
     )
     assert text.count(">parts here</span>") == 2
     assert "tiles 2 to 14 are not shown" in text and "tiles 25 to 39 are not shown" in text
     assert "<b>differs in 2 queries</b>" in text and "not compared" in text
-    assert '<th scope="col">yours</th><th scope="col">oracle</th>' in text
+    assert '<th scope="col">yours</th><th scope="col">reference</th>' in text
     assert text.count("l = l + tl.sum(p, 1)") == 2
     assert 'data-copy="p03-trace-1"' in text and 'id="p03-trace-1"' in text
     assert len(text) < 200_000
@@ -151,3 +163,45 @@ def test_the_page_shows_each_tile_with_a_table_and_marks_the_one_where_it_parts(
 def test_tiles_behind_the_last_that_was_kept_are_named():
     assert "tiles 4 to 300 are not shown" in page_of(problem_with(record(3, 2, tiles=300)))
     assert "not shown" not in page_of(problem_with(record(3, 2)))
+
+
+# -- the film -------------------------------------------------------------------------------------
+
+
+def test_a_film_has_the_map_of_its_head():
+    maps = [TileMap(product=p, batch=0, head=h, tile_q=64, tile_k=64, rows=("#.", "##"))
+            for p, h in (("dq", 2), ("out", 1), ("out", 2))]  # fmt: skip
+    shown = film(record(3, 2), [None, *maps], b"")
+    assert "head 2:" in shown.grid.title and shown.parts == ()
+    assert film(record(3, 2), maps[:2], b"").grid is None
+
+
+def test_a_film_has_the_steps_and_what_is_around_the_lines_that_ran_or_are_wrong():
+    lines = [f"x{n} = {n}" for n in range(1, 401)]
+    lines[99:103] = ["# >>> step 1", "a = 1", "b = 2", "# <<< step 1"]
+    tile = record(3, 2).rounds[0].model_copy(update={"ran": (SourceLine(line=40, text="loads k"),)})
+    told = record(3, 2).model_copy(update={"rounds": (tile,)})
+    shown = film(told, [], "\n".join(lines).encode(), (SourceLine(line=50, text="x"),), known=200)
+    spans = [(part.lines[0].number, part.lines[-1].number) for part in shown.parts]
+    assert spans == [(36, 44), (46, 54), (100, 103), (196, 204)]
+    assert shown.wrong_lines == {50, 200}
+    many = [SourceLine(line=n, text="x") for n in range(1, 400, 2)]
+    long = film(told, [], "\n".join(lines).encode(), tuple(many))
+    assert sum(len(part.lines) for part in long.parts) <= 160
+
+
+@pytest.mark.parametrize(
+    ("id", "verdict", "said"),
+    [
+        ("p06", Verdict.CRASH, "no program was followed in a call that came back"),
+        ("p06", Verdict.TIMEOUT, "make trace P=p06 follows one up to where a call ends"),
+        ("p06", Verdict.FAIL, "no program was followed in this run; make trace P=p06"),
+        ("p02", Verdict.PASS, "have no running maximum"),
+        ("p08", Verdict.PASS, "a backward kernel sums gradients over tiles"),
+        ("p06", Verdict.NOT_IMPLEMENTED, None),
+    ],
+)
+def test_where_no_program_was_followed_the_page_says_why(id, verdict, said):
+    problem = problem_with(None, id=id).model_copy(update={"verdict": verdict})
+    assert (said is None) == ("One program, tile by tile: " not in page_of(problem))
+    assert said is None or said in page_of(problem)

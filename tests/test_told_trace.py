@@ -28,6 +28,7 @@ from tests import forked, harness
 from tests.harness import SEED, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS
 from tests.mutants.forward import SUM
+from tests.records import count_work
 from tests.test_shown_trace import CONTROL, page_of, problem_with
 from tests.test_trace_kernels import with_other_names
 from tests.tracing import trace
@@ -227,6 +228,26 @@ def test_one_name_parts_and_two_part():
     mutant = next(m for m in MUTANTS if m.id == "p06-safe_maximum_kept_as_the_running_one")
     told = trace("p06", mutant.applied_to(whole_answer("p06")), "unaligned_window:8")
     assert told.parting.text.endswith("; with it running_sum parts")
+
+
+# -- right answers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem_id", ["p02", "p04", "p08"])
+def test_the_call_that_counts_work_is_followed_and_no_other_is_made(problem_id, calls):
+    figures = count_work(whole_answer(problem_id), load_problem(problem_id)).figures
+    assert [call.followed for call in calls] == [problem_id == "p04"]
+    assert (figures.trace is not None) == (problem_id == "p04")
+    if figures.trace is not None:
+        told = figures.trace
+        assert told.result == "right" and len(told.rounds) == min(told.tiles, MOST_TOLD)
+        assert told == trimmed(trace("p04", whole_answer("p04"), "work:1", seed=SEED))
+
+
+def test_work_is_counted_where_following_fails(monkeypatch):
+    monkeypatch.setattr(Called, "told", lambda *_: 1 / 0)
+    figures = count_work(whole_answer("p04"), load_problem("p04")).figures
+    assert figures is not None and figures.trace is None
 
 
 # -- kernels that mean harm -----------------------------------------------------------------------

@@ -105,6 +105,13 @@ def test_the_command_traces_the_first_wrong_case_and_writes_it(run, answers, tmp
     assert run(*same, "--program", program)[1] == out
 
 
+def test_the_call_in_which_work_is_counted_is_a_case_as_well(run, answers):
+    same = ("--only", "p03", "--submission", answers, "--seed", "5eed", "--case")
+    assert run(*same, "work:1")[1].startswith("trace of p03 work:1, noncausal_attention.py\n")
+    code, _, err = run(*same, "work:2")
+    assert code == 2 and "got work:2, and the cases of work that run without a GPU are 1: " in err
+
+
 def test_a_file_that_cannot_be_written_is_said_and_the_trace_is_shown(
     run, answers, monkeypatch, tmp_path
 ):
@@ -131,7 +138,7 @@ def test_by_default_the_program_with_the_worst_wrong_element_is_followed():
     assert other.program.queries == "0-63" and other.parting is None
     assert other.result == "wrong"
     assert other.conclusion == (
-        "the state agrees with the oracle after each of the 2 tiles, and so does the result of"
+        "the state agrees with the reference after each of the 2 tiles, and so does the result of"
         " these queries"
     )
 

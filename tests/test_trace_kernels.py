@@ -5,6 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from grader.causes.state.ran import _load
+from grader.kernel.observers.rounds import LOAD
 from grader.spec.problem import load_problem
 from tests import forked, mutants
 from tests.harness import model_answer, whole_answer
@@ -13,7 +15,7 @@ from tests.shares import drawn
 from tests.tracing import Mistake, first_wrong_tile, numbers_of, trace
 from tests.unusual import ANSWERS
 
-AGREES = "the state agrees with the oracle after"
+AGREES = "the state agrees with the reference after"
 
 _quick = forked.quick
 
@@ -333,3 +335,55 @@ def test_what_is_not_known_is_shown_by_its_name_and_not_compared():
 def test_of_a_check_the_first_wrong_case_is_traced():
     record = trace("p03", mutant("p03", "strides of k for v"), "layouts")
     assert (record.check, record.number, record.result) == ("layouts", 3, "wrong")
+
+
+# -- the lines that made a tile -------------------------------------------------------------------
+
+
+def what_ran(told, number):
+    """What the lines of a tile did, each with its line as it is written, cut to a few words."""
+    return [line.text for line in told.rounds[number - 1].ran]
+
+
+def test_a_tile_names_its_lines_in_helpers_too_and_only_a_mask_that_was_applied():
+    told = trace("p04", whole_answer("p04"), "plain:1")
+    texts = whole_answer("p04").split("\n")
+    state = ["multiplies queries with keys", "sets running_max", "sets running_sum"]
+    assert what_ran(told, 1) == [
+        "loads q of head 0: rows 64-127, columns 0-63",
+        "loads k of head 0: rows 0-63, columns 0-63",
+        *state,
+        "loads v of head 0: rows 0-63, columns 0-63",
+        "multiplies the weights with V",
+    ]
+    assert what_ran(told, 2)[2] == "masks 2,016 of 4,096 pairs"
+    by_text = {line.text: texts[line.line - 1].strip() for line in told.rounds[1].ran}
+    assert by_text["sets running_sum"].startswith("running_sum = running_sum * rescale")
+    assert by_text["loads v of head 0: rows 64-127, columns 0-63"].startswith("v = load_")
+    assert by_text["masks 2,016 of 4,096 pairs"].startswith("visible = ")
+
+
+def test_what_is_loaded_from_elsewhere_is_told():
+    told = trace("p05", mutant("p05", "v advanced by the stride of k"), "layouts:3")
+    (load,) = (text for text in what_ran(told, 2) if text.startswith("loads v"))
+    assert load == "loads v of head 0, batch entry 0: " + (
+        "rows 55-118, columns 0-47, 1,024 elements outside"
+    )
+
+
+@pytest.mark.parametrize(
+    ("load", "text"),
+    [
+        ({"last": 1, "rows": 1}, "loads k of head 0: row 1"),
+        ({"last": 99, "rows": 50}, "loads k of head 0: 50 rows from 1 to 99"),
+        ({"last": 130, "rows": 9}, "loads k of head 0: rows 1 to 2 of the head 1 further on"),
+        ({"apart": 256}, "rows 1-2, columns 0-63, neighbouring elements 256 bytes apart"),
+        ({"masked": 1024}, "rows 1-2, columns 0-63, 1,024 elements masked"),
+    ],
+)
+def test_loads_are_told_in_words(load, text):
+    case = next(
+        iter(load_problem("p03").cases(load_problem("p03").check("plain"), "5eed").values())
+    )
+    given = dict.fromkeys(LOAD, 0) | {"first": 1, "last": 2, "rows": 2, "last_column": 63}
+    assert text in _load(case, "k", given | load)

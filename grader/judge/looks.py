@@ -71,7 +71,7 @@ class Looks:
         # What a dot multiplies may be rounded: so only where nothing else is seen.
         of_dot = found is not None and found.op == "dot"
         sighting = rounded(case, found) if found and not of_dot else _overflow(session, called)
-        evidence = self._watched(session, called)
+        evidence = self.watched(session, called)
         trace = evidence.trace
         told, place = self._told(called, evidence), (check.id, called.number - 1)
         part = told.part if told is not None else None
@@ -143,9 +143,9 @@ class Looks:
         if sighting is not None:
             self._casebook.add_raced((called.check.id, called.number - 1), sighting)
 
-    def _watched(self, session: Session, called: Called) -> CallEvidence:
+    def watched(self, session: Session, called: Called) -> CallEvidence:
         """Call with the kernels watched, and until one program was followed, follow one."""
-        case, inputs, names = called.case, called.inputs, tuple(called.evidence.outputs)
+        case, inputs, names = called.case, called.inputs, tuple(called.expected.truth)
         if called.problem.id in TRACED and not self._followed:
             follow = called.to_follow()
             evidence = session.call(case, inputs, names, traced=True, follow=follow)

@@ -6,6 +6,7 @@ expected is `Called`, which comes to a `Finding`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,7 +21,7 @@ from grader.causes.known_mistakes import WrongResult
 from grader.causes.rules.numbers import rounded
 from grader.causes.rules.scaled import of_numbers
 from grader.causes.rules.sighting import Result
-from grader.causes.state.program import Called
+from grader.causes.state.program import Called, trimmed
 from grader.checks import outcome
 from grader.checks.correctness import (
     Difference,
@@ -310,22 +311,30 @@ class ProblemRun:
 
     def _work_of(self, session: Session, index: int, case: Case) -> Evidence:
         problem, names = self.problem, self.problem.outputs
+        assert problem.counted is not None
         inputs = make_inputs(problem, case, case_seed(self.seed, problem.id, WORK, index))
-        evidence = session.call(case, inputs, names, traced=True)
+        where = (problem, self.source, problem.counted, index + 1, case, self.seed)
+        called = Called(*where, inputs, expect(problem, case, inputs, names), CallEvidence(), [])
+        evidence = self._looks.watched(session, called)
         failure, reply = outcome.of_call(evidence, problem.signature), evidence.result
         if isinstance(reply, Reply) and reply.status is Status.TRACE_FAILED:
             reason = f"the judge's tracer failed: {reply.text}"[:600]
             return Evidence(verdict=Verdict.INTERNAL, reason=reason)
         if failure is not None:
             return Evidence(verdict=failure.verdict, reason=f"{failure.headline} ({case})")
-        if find_differences(evidence.outputs, expect(problem, case, inputs, names)):
+        if find_differences(evidence.outputs, called.expected):
             return Evidence(verdict=Verdict.FAIL, reason=f"the result is wrong ({case})")
         if evidence.trace is None:
             return Evidence(verdict=Verdict.NOT_MEASURED, reason="nothing was seen")
         reason = disbelieved(problem, case, evidence.trace)
         if reason is not None:
             return Evidence(verdict=Verdict.FAIL, reason=reason)
-        return Evidence(figures=count_work(problem, case, evidence.trace))
+        figures = count_work(problem, case, evidence.trace)
+        with contextlib.suppress(Exception):  # the judge's own: the count is right all the same
+            if evidence.rounds is not None:
+                trace = trimmed(called.told(evidence).record)
+                figures = figures.model_copy(update={"trace": trace})
+        return Evidence(figures=figures)
 
 
 def _unusable(source: Source, *, again: bool) -> Finding:

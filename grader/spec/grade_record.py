@@ -268,6 +268,7 @@ class WorkFigures(Record):
 
     None where a kind does not apply. What is needed is counted with tiles of `tile_q` queries by
     `tile_k` keys, the kernel's own. All points at `full` times what is needed, none at naive's.
+    `trace` is what one program of that call held after each tile, where one was followed.
     """
 
     kind: Literal["work"] = "work"
@@ -281,6 +282,7 @@ class WorkFigures(Record):
     programs: int = 0
     shape: str = ""
     tiles: TileMap | None = None
+    trace: TraceRecord | None = None
 
     @property
     def amounts(self) -> dict[str, Amount]:

@@ -154,8 +154,8 @@ class Problem(Table):
 
     def check(self, check_id: str) -> Check:
         """Return the check called `check_id`."""
-        for check in self.checks:
-            if check.id == check_id:
+        for check in (*self.checks, self.counted):
+            if check is not None and check.id == check_id:
                 return check
         known = ", ".join(check.id for check in self.checks)
         raise ManifestError(f"{self.id}: got no check {check_id!r} in problem.toml, only {known}")
@@ -189,14 +189,17 @@ class Problem(Table):
                 given = self.of(check).base.given | table.given
                 yield resolve(given, dtype, place, exact=check.exact)
 
+    @property
+    def counted(self) -> Check | None:
+        """The calls in which work is counted, as a check that is none of `checks`."""
+        if self.work is None:
+            return None
+        cases = tuple(c.model_copy(update={"dtypes": ("fp32",)}) for c in self.work.cases)
+        return Check(id=WORK, weight=1.0, varies=(), cases=cases, outputs=self.outputs)
+
     def work_cases(self, seed: str) -> tuple[Case, ...]:
         """The calls in which work is counted, sizes drawn from `seed`."""
-        tables = self.work.cases if self.work else ()
-        places = (f"{seed}/{self.id}/{WORK}/{index}" for index in itertools.count())
-        return tuple(
-            resolve(self.base.given | table.given, "fp32", place)
-            for table, place in zip(tables, places, strict=False)
-        )
+        return tuple(self.cases(self.counted, seed).values()) if self.counted else ()
 
     def first_step_behind(self, checks: Collection[str]) -> tuple[int, str] | None:
         """Return the first step that turns one of `checks` green, and which; None without one."""

@@ -14,17 +14,26 @@ from grader.base.record import Record, Text
 
 SCHEMA_VERSION = 1
 TRACED = ("p01", "p03", "p04", "p05", "p06", "p07")  # the forward passes of attention
+UNTRACED = {
+    "p02": "the kernels of p02 have no running maximum and no accumulator of attention:"
+    " make grade P=p02 says which elements took part",
+    **dict.fromkeys(
+        ("p08", "p09"),
+        "a backward kernel sums gradients over tiles, and has no state that a tile alone makes"
+        " right or wrong: make grade MAP=1 shows the tiles it visits",
+    ),
+}
 
 
 class SourceLine(Record):
-    """A line of the submission."""
+    """A line of the submission, and its text or what it did."""
 
     line: int
     text: Text
 
 
 class Shown(Record):
-    """Some numbers of a variable after a tile, beside what the oracle has there.
+    """Some numbers of a variable after a tile, beside what the reference has there.
 
     `role` is what the judge takes the variable for, None where it does not know; `agrees` is None
     where it is not compared. `query` is the row of the numbers in a matrix; a vector has one number
@@ -43,20 +52,22 @@ class Shown(Record):
 class TileRound(Record):
     """One tile of keys: the line of its product with the queries, the state after it, and facts.
 
-    `ended` says whether the end of the loop's round was seen; if not, the state is that of a later
-    moment, and is not compared.
+    `ran` are the lines that made it, as they ran, each with what it did: loads, the product, the
+    mask, the product with V. `ended` says whether the end of the loop's round was seen; if not, the
+    state is that of a later moment, and is not compared.
     """
 
     number: int
     keys: str
     line: int | None = None
+    ran: tuple[SourceLine, ...] = ()
     ended: bool = True
     shown: tuple[Shown, ...] = ()
     facts: tuple[str, ...] = ()
 
 
 class Parting(Record):
-    """The first tile after which the kernel's state is not the oracle's, and in which variables.
+    """The first tile after which the kernel's state is not the reference's, and in which variables.
 
     `text` says what they are not, or, `by_factor`, how many times too large the maximum is. `lines`
     are those that assign them in the loop, or that make the mask.

@@ -73,7 +73,7 @@ def _why_not_known(rounds: Rounds, compared: Compared) -> str:
         return "the end of an iteration of the loop was not seen"
     if rounds.more:
         return f"{rounds.more} more tiles were visited than are compared"
-    return "no variable that is compared parts from the oracle"
+    return "no variable that is compared parts from the reference"
 
 
 def _without_parting(
@@ -82,7 +82,7 @@ def _without_parting(
     """Return the sentence where the state parts nowhere, and whether it says what is wrong."""
     tiles = f"after each of the {len(rounds)} tiles" if len(rounds) > 1 else "after its one tile"
     if compared.agrees_throughout and not rounds.more:
-        agrees = f"the state agrees with the oracle {tiles}"
+        agrees = f"the state agrees with the reference {tiles}"
         if not wrong:
             return f"{agrees}, and so does the result of these queries", False
         if never:
@@ -98,7 +98,7 @@ def _without_parting(
     odd = next((r for r in range(len(rounds)) if is_odd(rounds, compared, r)), None)
     if odd is not None:
         return f"tile {odd + 1} goes wrong: see the line with ! there", False
-    return "where the state parts from the oracle is not known", False
+    return "where the state parts from the reference is not known", False
 
 
 def is_odd(rounds: Rounds, compared: Compared, r: int) -> bool:
@@ -111,9 +111,9 @@ def _parted(compared: Compared) -> str:
     part = compared.part
     assert part is not None
     if part.round == 0:
-        return "the state parts from the oracle in the first tile"
+        return "the state parts from the reference in the first tile"
     return (
-        f"the state agrees with the oracle up to tile {part.round}, and parts from it in tile"
+        f"the state agrees with the reference up to tile {part.round}, and parts from it in tile"
         f" {part.round + 1}"
     )
 
@@ -131,7 +131,7 @@ def _notes(rounds: Rounds, compared: Compared) -> list[str]:
         if unknown:
             notes.append(
                 f"the judge does not know which variable is the {', the '.join(unknown)}, or in"
-                " which units, in every tile; what has no line of the oracle is not compared"
+                " which units, in every tile; what has no line of the reference is not compared"
             )
     guessed = dict.fromkeys(
         f"{role.variable.name} is taken for the {_NAMES[name]} because of {role.known.value}"

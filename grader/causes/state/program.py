@@ -85,7 +85,9 @@ class Called:
             record,
             program=shown,
             tiles=len(rounds) + rounds.more,
-            rounds=telling.rounds_of(rounds, compared, corner, queries, wrong=wrong),
+            rounds=telling.rounds_of(
+                case, self.source, rounds, compared, corner, queries, wrong=wrong
+            ),
             parting=telling.parting_of(rounds, compared, self.source),
             conclusion=end.text,
             notes=end.notes,

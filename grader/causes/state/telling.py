@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
 from grader.causes.state.comparing import ROLES, Compared
+from grader.causes.state.ran import assignments, source_lines, what_ran
 from grader.causes.state.roles import Role
 from grader.checks.correctness import ranges
 from grader.kernel.observers.rounds import Rounds, Variable
@@ -19,8 +18,6 @@ from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRo
 
 _CORNER = (2, 4)  # rows and columns of an accumulator that are shown
 _MOST_OTHERS = 4  # variables that are shown though nobody knows what they are for
-_MOST_LINES = 4
-_LONGEST_LINE = 400
 _WORDS = {
     "maximum": "the largest score of the visible keys so far",
     "sum": "the sum of the weights of the visible keys so far",
@@ -79,7 +76,14 @@ def program_of(case: Case, rounds: Rounds, corner: Corner) -> Program:
 
 
 def rounds_of(
-    rounds: Rounds, compared: Compared, corner: Corner, queries: tuple[int, ...], *, wrong: bool
+    case: Case,
+    source: Source,
+    rounds: Rounds,
+    compared: Compared,
+    corner: Corner,
+    queries: tuple[int, ...],
+    *,
+    wrong: bool,
 ) -> tuple[TileRound, ...]:
     """Return what is shown of each round; facts are told where the result is wrong."""
     told = []
@@ -100,6 +104,7 @@ def rounds_of(
                 number=r + 1,
                 keys=_keys(keys),
                 line=int(rounds.column("line")[r]) or None,
+                ran=tuple(what_ran(case, source, rounds, r, [v.name for v in known])),
                 ended=bool(rounds.column("ended")[r]),
                 shown=tuple(shown),
                 facts=tuple(_facts(rounds, compared, r, corner.row)) if wrong else (),
@@ -274,40 +279,7 @@ def _lines(
     assert compared.part is not None
     first = compared.part.roles[0] == "maximum"  # the others are relative to it
     wanted = {name.partition("[")[0] for name in (names[:1] if first else names)}
-    found = assignments(source, loop, wanted)
+    found = assignments(source.data, loop, wanted)
     if "accumulator" in compared.part.roles and not first:
         found.append(products[1])  # it may be in a function that the loop calls
     return source_lines(source, found or products[1:])
-
-
-def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
-    """Return lines of the submission, each once, those that exist."""
-    texts = source.data.decode("utf-8-sig", "replace").split("\n")
-    wanted = [n for n in dict.fromkeys(numbers) if 1 <= n <= len(texts)]
-    return tuple(
-        SourceLine(line=n, text=texts[n - 1].partition("  # ")[0].strip()[:_LONGEST_LINE])
-        for n in wanted[:_MOST_LINES]
-    )
-
-
-def assignments(source: Source, loop: int, names: set[str]) -> list[int]:
-    """Return the lines inside the loop that begins at a line where some name is assigned.
-
-    Where it is set to another as it is, as in running_max = new_max, those where the other is.
-    """
-    loops = [n for n in ast.walk(ast.parse(source.data)) if isinstance(n, (ast.For, ast.While))]
-    inside = [n for node in loops if node.lineno == loop for n in ast.walk(node)]
-    copies = dict(pair for n in inside if isinstance(n, ast.Assign) for pair in _copies(n))
-    names = names | {made.id for name, made in copies.items() if name.id in names}
-    stores = [n for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    return sorted({n.lineno for n in stores if n.id in names and n not in copies})
-
-
-def _copies(node: ast.Assign) -> Iterator[tuple[ast.Name, ast.Name]]:
-    """Yield the names that are set to another name as it is, and that one."""
-    for target in node.targets:
-        sides = target, node.value
-        are_tuples = all(isinstance(side, ast.Tuple) for side in sides)
-        for pair in zip(*(s.elts for s in sides), strict=False) if are_tuples else [sides]:
-            if all(isinstance(side, ast.Name) for side in pair):
-                yield pair

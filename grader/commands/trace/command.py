@@ -25,7 +25,7 @@ from grader.spec.environment import probe
 from grader.spec.problem import load_problem, problems_named
 from grader.spec.trace_record import Shown, TileRound, TraceRecord
 
-_NAME, _LABEL, _NUMBER = 18, 8, 13  # widths of columns
+_NAME, _LABEL, _NUMBER = 17, 9, 13  # widths of columns
 _MOST_FACTS = 3
 
 
@@ -89,7 +89,7 @@ def _left_out(tiles: list[TileRound]) -> str:
     which = f"tile {first}" if first == last else f"tiles {first} to {last}"
     compared = [s.agrees for tile in tiles for s in tile.shown if s.role is not None]
     if compared and all(compared):
-        return f"{which} agree{'s' if first == last else ''} with the oracle"
+        return f"{which} agree{'s' if first == last else ''} with the reference"
     return f"{left_out([first, last])} not shown"
 
 
@@ -101,6 +101,9 @@ def _tile(tile: TileRound, parts_at: int | None, width: int) -> list[str]:
         lines += wrap(clean(fact), width, "  ! ")
     for shown in tile.shown:
         lines += _numbers(shown)
+    if mark or tile.facts or not tile.ended:
+        for line in tile.ran:
+            lines += wrap(clean(line.text, 200), width, f"  line {line.line:<5}", " " * 12)
     if not tile.ended:
         lines.append("  (read later: the end of this round was not seen)")
     return lines
@@ -117,7 +120,7 @@ def _numbers(shown: Shown) -> list[str]:
         return [row(name, "yours", shown.yours)]
     if shown.agrees or shown.oracle is None:
         return [row(name, "agrees", shown.yours)]
-    last = row("", "oracle", shown.oracle)
+    last = row("", "reference", shown.oracle)
     if shown.query is None:
         last += f"   {shown.apart} queries differ" if shown.apart > 1 else "   1 query differs"
     return [row(name, "yours", shown.yours), last]

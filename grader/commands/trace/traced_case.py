@@ -1,4 +1,4 @@
-"""Follows one program of a kernel on one case, tile by tile, beside the oracle."""
+"""Follows one program of a kernel on one case, tile by tile, beside the reference."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def _find(
 
 
 def _cases(problem: Problem, wanted: Wanted, seed: str) -> Iterator[tuple[Check, int, Case]]:
-    for check in problem.checks:
-        if why_not(check) is not None or wanted.check not in (None, check.id):
+    for check in problem.checks if wanted.check is None else [problem.check(wanted.check)]:
+        if why_not(check) is not None:
             continue
         for index, case in problem.cases(check, seed).items():
             if wanted.number in (None, index + 1) and traceable(case):

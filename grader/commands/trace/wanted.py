@@ -7,17 +7,8 @@ import re
 
 from grader.spec.problem import ManifestError, Problem
 from grader.spec.problem_tables import Check
-from grader.spec.trace_record import TRACED
+from grader.spec.trace_record import TRACED, UNTRACED
 
-_WHY_NOT = {
-    "p02": "the kernels of p02 have no running maximum and no accumulator of attention:"
-    " make grade P=p02 says which elements took part",
-    **dict.fromkeys(
-        ("p08", "p09"),
-        "a backward kernel sums gradients over tiles, and has no state that a tile alone makes"
-        " right or wrong: make grade MAP=1 shows the tiles it visits",
-    ),
-}
 _CASE = re.compile(r"(\w{1,60})(?::(\d{1,4}))?")
 _PROGRAM = re.compile(r"(\d{1,9})(?:,(\d{1,9}))?(?:,(\d{1,9}))?")
 
@@ -45,7 +36,7 @@ class Wanted:
         if case:
             match = _CASE.fullmatch(case)
             checks = [check.id for check in problem.checks if why_not(check) is None]
-            known = [check.id for check in problem.checks]
+            known = [check.id for check in (*problem.checks, problem.counted) if check]
             if match is None or match[1].removeprefix("test_") not in known:
                 raise TraceError(
                     f"--case: got {case!r}, expected a check and a number, such as"
@@ -79,7 +70,7 @@ def expect_traceable(problem_ids: tuple[str, ...]) -> str:
     if problem_ids[0] not in TRACED:
         raise TraceError(
             f"--only: got {problem_ids[0]}, expected one of {', '.join(TRACED)}:"
-            f" {_WHY_NOT.get(problem_ids[0], 'it is no forward pass')}"
+            f" {UNTRACED.get(problem_ids[0], 'it is no forward pass')}"
         )
     return problem_ids[0]
 

@@ -47,6 +47,13 @@ class Where:
         """Return the line of another operation."""
         return self._first(op, op.place.line_in(self._path)) or self._launch
 
+    def in_kernel(self, op: Operation) -> int:
+        """Return the line of an operation in the innermost loop around it, or in its kernel."""
+        places = (op.place.file, op.place.line), *op.place.callers
+        lines = [self._first(op, line) for file, line in places if file == self._path]
+        looped = (line for line in lines if any(line in loop for loop in self._loops))
+        return next(looped, lines[-1] if lines else self._launch)
+
     def _first(self, op: Operation, line: int) -> int:
         """Return the line where an expression begins that Triton places at its last operand."""
         name = op.name.rpartition(".")[2]

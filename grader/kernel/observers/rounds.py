@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from grader.kernel.observers.trace import Block
+from grader.kernel.observers.trace import OPERANDS, Block
 from grader.spec.cases import Case
 
 MOST_ROUNDS = 256
 MOST_ROWS = 512  # along a side of a tile
+LOADS = 8  # in a round
 VECTORS, MATRICES = 14, 6  # variables that are kept: one number per query, and one row per query
 VARIABLES = VECTORS + MATRICES
 _NAME_BYTES = 64
@@ -39,14 +40,23 @@ class Head(enum.IntEnum):
 
 # Columns of the table of rounds. `ended` is 1 where the end of the loop's round was seen, 0 where
 # values are those of a later moment; `products` counts those with V, `apart` is 1 where weights of
-# another round met V, `mixed` the first row of V, from 1, that weights of another key met;
-# `segment` numbers the loops that rounds lie in, from 0.
+# another round met V, `masked` where a mask met pairs; `mixed` is the first row of V, from 1, that
+# weights of another key met; `segment` numbers the loops that rounds lie in, from 0; `stored` and
+# `stored_too` are lines that store something after it.
 ROUND = (
-    "line", "loop", "mask_line", "product_line", "ended", "products", "apart", "mixed", "segment",
+    "line", "loop", "mask_line", "product_line", "ended", "products", "apart", "masked", "mixed",
+    "segment", "stored", "stored_too",
 )  # fmt: skip
 # Columns of the table of variables: 1 if it is there when its loop begins; 1 if made of products of
 # weights with V.
 VARIABLE = ("carried", "of_products")
+# Columns of the table of loads: of which input, in the order of `OPERANDS`, from 1; its rows over
+# batch and heads and its columns, the first and the last, and how many rows; elements that were
+# loaded, of these how many from no row, and how many were masked; bytes between two neighbours.
+LOAD = (
+    "line", "operand", "first", "last", "rows", "column", "last_column", "elements", "outside",
+    "masked", "apart",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +93,7 @@ class RoundsShape(Block):
             "queries": (np.int64, (MOST_ROWS,)),
             "rounds": (np.int64, (MOST_ROUNDS, len(ROUND))),
             "keys": (np.int64, (MOST_ROUNDS, MOST_ROWS)),
+            "loads": (np.int64, (MOST_ROUNDS, LOADS, len(LOAD))),
             "present": (np.uint8, (MOST_ROUNDS, VARIABLES)),
             "taken": (np.uint8, (_TAKEN_BYTES,)),
             "values": (np.float32, (_VALUES,)),
@@ -134,7 +145,7 @@ class Rounds:
 
     `queries` are rows of q over batch and heads, -1 past the end; `keys` rows of k likewise, one
     line per round. `taken` says which pairs had a weight that was not masked, in the round's
-    product with V. `table` has the columns of `ROUND`.
+    product with V. `table` has the columns of `ROUND`, `loads`, by round, those of `LOAD`.
     """
 
     kernel: str
@@ -145,6 +156,7 @@ class Rounds:
     keys: np.ndarray
     taken: np.ndarray
     table: np.ndarray
+    loads: tuple[tuple[dict[str, int], ...], ...]
     vectors: tuple[Variable, ...]
     matrices: tuple[Variable, ...]
 
@@ -171,7 +183,7 @@ class Rounds:
         used = (keys >= 0).any(axis=0) | places.taken[:count].any(axis=(0, 1))
         width = int(used.nonzero()[0].max(initial=0)) + 1
         table = arrays["rounds"][:count].copy().clip(0, 2**31)
-        for name in ("line", "loop", "mask_line", "product_line"):
+        for name in ("line", "loop", "mask_line", "product_line", "stored", "stored_too"):
             lines = table[:, ROUND.index(name)]
             lines[lines > shape.lines] = 0
         segments = table[:, ROUND.index("segment")]
@@ -199,9 +211,21 @@ class Rounds:
             keys=keys[:, :width],
             taken=places.taken[:count, :, :width] > 0,
             table=table,
+            loads=tuple(
+                _loads(rows, shape) for rows in arrays["loads"][:count].clip(0, 2**31).tolist()
+            ),
             vectors=vectors,
             matrices=matrices,
         )
+
+
+def _loads(rows: list[list[int]], shape: RoundsShape) -> tuple[dict[str, int], ...]:
+    """Return the loads of a round that can be."""
+    return tuple(
+        dict(zip(LOAD, row, strict=True))
+        for row in rows
+        if 0 < row[0] <= shape.lines and 0 < row[1] <= len(OPERANDS)
+    )
 
 
 def write_text(place: np.ndarray, text: str) -> None:

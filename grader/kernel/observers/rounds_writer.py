@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grader.kernel.observers.rounds import (
+    LOAD,
     MATRICES,
     MOST_ROWS,
     ROUND,
@@ -46,7 +47,7 @@ class RoundsWriter:
     def begin(self, queries: np.ndarray, kernel: str = "", ids: Iterable[int] = (0, 0, 0)) -> None:
         """Begin with a pass of these rows of q."""
         if self._places is not None:  # of an earlier pass
-            for name in ("head", "queries", "rounds", "present"):
+            for name in ("head", "queries", "rounds", "loads", "present"):
                 self._arrays[name][:] = 0
             self._places.taken[: self._round + 1] = 0
         self._round, self._rows = -1, queries.size
@@ -73,17 +74,26 @@ class RoundsWriter:
         """Write a column of the round's row."""
         self._arrays["rounds"][self._round, ROUND.index(column)] = value
 
+    def load(self, load: Mapping[str, int]) -> None:
+        """Write a load of the round, where there is room for it."""
+        loads = self._arrays["loads"][self._round]
+        if self._places is not None and self._round >= 0 and not loads[-1, 0]:
+            loads[np.count_nonzero(loads[:, 0])] = [load[name] for name in LOAD]
+
     def noted(self, column: str) -> int:
         """Return a column of the round's row, 0 where there is no round."""
         return int(self._arrays["rounds"][self._round, ROUND.index(column)] * (self._round >= 0))
 
-    def take(self, taken: np.ndarray, line: int, mask_line: int = 0) -> None:
+    def take(
+        self, taken: np.ndarray, line: int, mask_line: int = 0, *, masked: bool = False
+    ) -> None:
         """Note which pairs of the round have a weight in a product with V."""
         if self._places is not None:
             self._places.taken[self._round, :, : taken.shape[1]] |= taken
             self.note("products", self.noted("products") + 1)
             self.note("product_line", line)
             self.note("mask_line", mask_line)
+            self.note("masked", int(masked))
 
     def end(self, held: Mapping[str, Held], carried: Iterable[str], *, seen: bool) -> None:
         """Write what variables hold at the end of the round, or later where it was not `seen`."""

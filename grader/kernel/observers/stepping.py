@@ -16,12 +16,15 @@ from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers.knowledge import Lanes, Tile
+from grader.kernel.observers.operands import Operand
+from grader.kernel.observers.places import Touched
 from grader.kernel.observers.record import as_numpy
-from grader.kernel.observers.rounds import Head, RoundsShape
+from grader.kernel.observers.rounds import LOAD, LOADS, Head, RoundsShape
 from grader.kernel.observers.rounds_writer import Held, RoundsWriter
-from grader.kernel.observers.trace import PRODUCTS
+from grader.kernel.observers.trace import OPERANDS, PRODUCTS
 
 _OUT = PRODUCTS.index("out")
+_STORED = ("stored", "stored_too")
 
 
 class Steps:
@@ -45,6 +48,8 @@ class Steps:
         self._carried: tuple[str, ...] = ()  # of these, into the next one
         self._level = 0  # how many loops further out than the innermost the round ends
         self._open = False  # the round has not ended
+        self._loading: int | None = None  # the program of this launch whose loads are noted
+        self._loads: list[dict[str, int]] = []  # before the round that they are of
         self._segments: list[Operation | None] = []  # loops
 
     # -- where a kernel is ------------------------------------------------------------------------
@@ -52,7 +57,8 @@ class Steps:
     def launched(self, event: events.Launched) -> None:
         """Begin with a launch."""
         self.ends()
-        self._program = None
+        self._program = self._loading = None
+        self._loads.clear()
         self._kernel, self._grid = event.name, event.grid
         self._launches += 1
 
@@ -61,10 +67,13 @@ class Steps:
         self._end_open()
         self._over |= self._queries is not None
 
-    def stored(self, programs: Tensor) -> None:
+    def stored(self, programs: Tensor, line: int) -> None:
         """End a round whose end was not seen, before what the kernel does with the result."""
         if self._place(programs) is not None:
             self._end_open()
+            stored = [self._write.noted(name) for name in _STORED]
+            if self._has_begun and not self._over and 0 in stored and line not in stored:
+                self._write.note(_STORED[stored.index(0)], line)
 
     def round_ended(self, event: events.RoundEnded) -> None:
         """Note what variables hold at the end of a round of a loop."""
@@ -86,6 +95,34 @@ class Steps:
         return int(found[0]) if len(found) else None
 
     # -- what it does -----------------------------------------------------------------------------
+
+    def loaded(
+        self, operand: Operand, touched: Touched, rows: np.ndarray, columns: np.ndarray, line: int
+    ) -> None:
+        """Note a load of rows of an input, which is of this round or of the next one."""
+        if self._loading is None and (self._shape.row < 0 or operand.name == "q"):
+            wanted = self._wanted(touched.programs, rows.reshape(len(rows), -1))
+            self._loading = int(touched.programs[wanted][0]) if wanted.any() else None
+        place = np.flatnonzero(touched.programs == self._loading)
+        if (self._over and not self._follows_any) or not place.size:
+            return
+        at, active = int(place[0]), touched.active[place[0]]
+        inside = active & (rows[at] >= 0)
+        if not inside.any():
+            return
+        ids, there = np.unique(rows[at][inside]), columns[at][inside]
+        near = [np.abs(np.diff(touched.addresses[at], axis=n)).ravel() for n in range(active.ndim)]
+        steps = [int(deltas[0]) for deltas in near if deltas.size and deltas[0]]
+        numbers = (
+            line, 1 + OPERANDS.index(operand.name), ids[0], ids[-1], ids.size, there.min(),
+            there.max(), active.sum(), active.sum() - inside.sum(), active.size - active.sum(),
+            min(steps, default=0),
+        )  # fmt: skip
+        load = dict(zip(LOAD, map(int, numbers), strict=True))
+        if self._open:
+            self._write.load(load)
+        elif len(self._loads) < LOADS:
+            self._loads.append(load)
 
     def multiplied(self, event: events.Computed, queries: Lanes, keys: Lanes, line: int) -> None:
         """Begin a round: queries were multiplied with a tile of keys."""
@@ -120,6 +157,9 @@ class Steps:
             self._open = self._write.meet(keys, line)
             if not self._open:
                 return
+            for load in self._loads if self._loading == self._program else ():
+                self._write.load(load)
+            self._loads.clear()
         self._loop = next(iter(loops[self._level :]), None)
         if self._loop not in self._segments:
             self._segments.append(self._loop)
@@ -140,7 +180,8 @@ class Steps:
         both = (met >= 0) & (ids >= 0)
         if (met[both] != ids[both]).any():
             self._write.note("mixed", 1 + int(met[met >= 0].min()))
-        self._write.take(taken, line, weights.note.mask_line)
+        masked = bool(weights.of_pairs("mask", 0)[place].any())
+        self._write.take(taken, line, weights.note.mask_line, masked=masked)
 
     def _wanted(self, programs: np.ndarray, queries: np.ndarray) -> np.ndarray:
         """Return which programs are asked for, by their numbers and what they hold."""

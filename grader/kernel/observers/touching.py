@@ -16,6 +16,7 @@ from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
 from grader.kernel.observers.places import Places, Touched, extent, rows_of, rows_of_made
 from grader.kernel.observers.record import Record, as_numpy
+from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.stores import Stores
 from grader.kernel.observers.trace import Counter
 
@@ -27,9 +28,11 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class Touching:
     """Knows the rows of what is loaded, and tells the rooms of reads and of stores."""
 
-    def __init__(self, record: Record, placement: Placement, pairs: Pairs) -> None:
+    def __init__(
+        self, record: Record, placement: Placement, pairs: Pairs, steps: Steps | None
+    ) -> None:
         self._record = record
-        self._placement, self._pairs = placement, pairs
+        self._placement, self._pairs, self._steps = placement, pairs, steps
         self._places = Places(record.inputs)
         self._reads = Reads(record.counters, record.inputs)
         self._stores, self._accesses = Stores(record), Accesses(record)
@@ -67,6 +70,9 @@ class Touching:
             rows, columns = operand.locate(touched.addresses)
             axis, note = rows_of(operand, rows, columns, touched)
             self._note_load(operand, touched, rows, columns, axis)
+            if self._steps:
+                line = record.where.in_kernel(event.op)
+                self._steps.loaded(operand, touched, rows, columns, line)
         elif not record.of_rows and start in self._places.tensors:
             tensor, size = self._places.tensors[start], record.inputs[0].size
             is_statistic = self._has_a_number_for_each_query(tensor)

@@ -54,7 +54,7 @@ class Tracing:
         self._pairs, self._nans = Pairs(record), Nans(record)
         placement = Placement(record)
         self._products = Products(record, self._pairs, placement, steps)
-        self._touching = Touching(record, placement, self._pairs)
+        self._touching = Touching(record, placement, self._pairs, steps)
         self._combining = Combining(record, placement, self._nans)
 
     def __call__(self, event: events.Event) -> Any:
@@ -98,7 +98,7 @@ class Tracing:
             return self._reduced(event)
         if name in _ACCESSES:
             if name == "tt.store" and self._steps:
-                self._steps.stored(event.programs)
+                self._steps.stored(event.programs, self._where.in_kernel(event.op))
             return self._touching.touched(event)
         return None
 

@@ -28,6 +28,7 @@ from grader.report.cause_pages import ExplainError, look_up, sections
 from grader.report.history import PastRun
 from grader.report.html import grids, measured, source
 from grader.report.html.charts import Steps, roofline, steps
+from grader.report.html.film import film, no_film
 from grader.report.kernels import chip_lines, kernels_of
 from grader.report.message import (
     HEADLINE_LIMIT,
@@ -41,10 +42,17 @@ from grader.report.message import (
     trace_of,
     walk_as_due,
 )
-from grader.report.score import losses, told_causes
+from grader.report.score import losses, shown_figures, told_causes
 from grader.report.state import command, left_out
 from grader.report.tiles import is_as_due
-from grader.spec.grade_record import COMPONENTS, GradeRecord, Message, ProblemResult, Verdict
+from grader.spec.grade_record import (
+    COMPONENTS,
+    GradeRecord,
+    Message,
+    ProblemResult,
+    Verdict,
+    WorkFigures,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -245,7 +253,11 @@ def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[s
     for cause in told:  # the first cause has its map of errors, the others repeat it
         shown = (map_ for earlier in causes for map_ in earlier["maps"])
         first = not any(map_.title.startswith("Error") for map_ in shown)
-        causes.append(_cause(problem, cause, errors=first))
+        causes.append(_cause(problem, cause, data if same else b"", errors=first))
+    work = shown_figures(problem.components.get("work"))
+    shown = work if isinstance(work, WorkFigures) else WorkFigures()
+    has_film = any(cause["film"] for cause in causes)
+    right = shown.trace if not has_film else None
     return {
         "record": problem,
         "tone": _tone(problem),
@@ -256,6 +268,8 @@ def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[s
         "figures": measured.tables(problem),
         "kernels": measured.kernel_table(problem),
         "map": measured.work_map(problem),
+        "film": film(right, (shown.tiles,), data if same else b"") if right else None,
+        "no_film": no_film(problem) if not has_film and right is None else "",
         "source": _source(problem, told, data) if same else None,
         "file": file,
     }
@@ -277,9 +291,12 @@ def _remarks(problem: ProblemResult) -> list[str]:
     return said + [problem.unseen] * bool(problem.unseen) + chip_lines(problem)
 
 
-def _cause(problem: ProblemResult, cause: ReportedCause, *, errors: bool) -> dict[str, Any]:
+def _cause(
+    problem: ProblemResult, cause: ReportedCause, data: bytes, *, errors: bool
+) -> dict[str, Any]:
     message, trace = cause.message, trace_of(cause)
     tiles = message.tiles
+    of_checks = (tiles, *(check.message.tiles for check in cause.checks if check.message))
     as_due = tiles is not None and is_as_due(tiles)
     known = facts(problem.id, cause)
     shown = [(label, value) for label, value in known if label not in _APART]
@@ -296,8 +313,7 @@ def _cause(problem: ProblemResult, cause: ReportedCause, *, errors: bool) -> dic
         "output": "\n".join(clean_lines(message.output)) if message.output else "",
         "repeat": dict(known).get("repeat", ""),
         "maps": maps,
-        "trace": trace,
-        "lines": lines_behind(cause, trace) if trace else (),
+        "film": trace and film(trace, of_checks, data, lines_behind(cause, trace), message.line),
     }
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from markupsafe import Markup, escape
 
 from grader.source.steps import step_regions
 
 _CONTEXT = 8  # lines above and below a marked one
+_NEAR, _MOST_EXCERPT = 4, 160  # lines of an excerpt: around a marked one, and in all
 _LINE_LIMIT = 240
 # As HTML. Nine model answers together take 0.35 MB; the page stays below 1 MB.
 _MOST_BYTES = 70 * 1024
@@ -55,9 +57,7 @@ def view(data: bytes, notes: Mapping[int, Sequence[str]], steps: Sequence[int] =
     What is far from both is folded. Of a file that is too long, lines around notes are kept first.
     """
     text = data.decode("utf-8-sig", "replace")
-    raw = [_visible(line) for line in _NEWLINE.split(text)]
-    while len(raw) > 1 and not raw[-1].strip():
-        raw.pop()
+    raw = _rows(text)
     count = len(raw)
     regions = step_regions(text)
     shown = set()
@@ -77,16 +77,34 @@ def view(data: bytes, notes: Mapping[int, Sequence[str]], steps: Sequence[int] =
         if room < 0:
             break
         kept.add(number)
-    parts: list[Part] = []
-    for number in sorted(kept):
-        line = Line(number, codes[number - 1], tuple(notes.get(number, ())))
-        folded = number not in shown
-        follows = parts and parts[-1].lines[-1].number == number - 1
-        if follows and parts[-1].folded is folded:
-            parts[-1] = Part((*parts[-1].lines, line), folded)
-        else:
-            parts.append(Part((line,), folded))
-    return SourceView(tuple(parts), count, count - len(kept))
+    lines = [Line(n, codes[n - 1], tuple(notes.get(n, ()))) for n in sorted(kept)]
+    return SourceView(_parts(lines, shown), count, count - len(kept))
+
+
+def _parts(lines: Iterable[Line], shown: set[int]) -> tuple[Part, ...]:
+    """Return lines in parts that follow each other; those that are not `shown` are folded."""
+    count = itertools.count()
+    runs = itertools.groupby(lines, lambda x: (x.number - next(count), x.number not in shown))
+    return tuple(Part(tuple(part), folded) for (_, folded), part in runs)
+
+
+def excerpt(data: bytes, marked: Collection[int]) -> tuple[Part, ...]:
+    """Return the lines of all steps, and those around lines that are `marked`."""
+    text = data.decode("utf-8-sig", "replace")
+    raw = _rows(text)
+    around = {n + step for n in marked for step in range(-_NEAR, _NEAR + 1)}
+    steps = {n for first, last in step_regions(text).values() for n in range(first, last + 1)}
+    shown = {n for n in (sorted(around) + sorted(steps))[:_MOST_EXCERPT] if 1 <= n <= len(raw)}
+    codes = _highlighted(raw)
+    return _parts((Line(n, codes[n - 1]) for n in sorted(shown)), shown)
+
+
+def _rows(text: str) -> list[str]:
+    """Return the lines of a text as they are shown, without empty ones at the end."""
+    raw = [_visible(line) for line in _NEWLINE.split(text)]
+    while len(raw) > 1 and not raw[-1].strip():
+        raw.pop()
+    return raw
 
 
 def _visible(line: str) -> str:

@@ -1,0 +1,53 @@
+"""The film of one program: its source, its tiles on the map and its state, tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+
+from grader.report.html import grids, source
+from grader.spec.grade_record import ProblemResult, TileMap, Verdict
+from grader.spec.trace_record import UNTRACED, SourceLine, TraceRecord
+
+
+def film(
+    trace: TraceRecord,
+    maps: Iterable[TileMap | None],
+    data: bytes,
+    wrong: tuple[SourceLine, ...] = (),
+    known: int | None = None,
+) -> SimpleNamespace:
+    """Return what the template shows of a trace: with the map of its head, if it is among `maps`.
+
+    `data` is the submission, empty where it is not at hand; `wrong` are the lines behind a
+    difference, `known` the one that a message names.
+    """
+    tiles = next((tiles for tiles in maps if tiles is not None and _is_of(tiles, trace)), None)
+    behind = {line.line for line in wrong} | ({known} if known else set())
+    marked = behind | {line.line for tile in trace.rounds for line in tile.ran}
+    return SimpleNamespace(
+        trace=trace,
+        wrong=wrong,
+        wrong_lines=behind,
+        parts=source.excerpt(data, marked) if data else (),
+        grid=grids.tile_grid(tiles) if tiles is not None else None,
+    )
+
+
+def _is_of(tiles: TileMap, trace: TraceRecord) -> bool:
+    """Whether a map is of the head that the program is of, or of any where there is none."""
+    program = trace.program
+    same = program is None or (tiles.batch, tiles.head) == (program.batch, program.head)
+    return same and tiles.product == "out" and bool(tiles.rows)
+
+
+def no_film(problem: ProblemResult) -> str:
+    """Say why no program is shown of a problem that has one, "" where there is nothing to say."""
+    if problem.verdict is Verdict.NOT_IMPLEMENTED or not problem.checks:
+        return ""
+    if problem.id in UNTRACED:
+        return UNTRACED[problem.id]
+    ended = problem.verdict not in (Verdict.PASS, Verdict.FAIL)
+    why = "in a call that came back" if ended else "in this run"
+    far = " up to where a call ends" if ended else ""
+    return f"no program was followed {why}; make trace P={problem.id} follows one{far}"
