@@ -38,6 +38,6 @@ def _of_check(check: CheckResult) -> CheckResult:
 
 
 def _bare(message: Message) -> Message:
-    nowhere = dict.fromkeys(("test", "line", "step", "help", "repeat"))
+    nowhere = dict.fromkeys(("test", "line", "step", "step_lines", "help", "repeat"))
     trace = message.trace and unlined(message.trace)
     return message.model_copy(update={**nowhere, "fed_by": (), "trace": trace})

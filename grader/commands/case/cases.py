@@ -22,7 +22,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from grader.source.feeding import lines_feeding
+from grader.source.feeding import Spot, lines_feeding
 from grader.spec.cases import ListOf, Table
 from grader.spec.causes import Text, entries
 from grader.spec.problem import ROOT, ManifestError, Problem, explained, load_problem
@@ -98,7 +98,7 @@ class Case(Table):
     def feeding_lines(self) -> set[int]:
         """Return the lines that make what a wrong line works with."""
         tree, wrong = ast.parse(self.text()), self.wrong_lines()
-        return set().union(*(lines_feeding(tree, n, lambda _: True) for n in wrong)) - wrong
+        return set().union(*(lines_feeding(tree, Spot(n), lambda _: True) for n in wrong)) - wrong
 
     def _compared(self) -> list[str]:
         before, after = self.text().splitlines(), self.answer().splitlines()
