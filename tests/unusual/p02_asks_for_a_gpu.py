@@ -30,9 +30,12 @@ def weighted_row_sum(x, w):
     y = torch.empty((rows,), dtype=x.dtype, device="cuda")
     warps = 8 if on_nvidia() and MAJOR >= 9 else 4
     with torch.cuda.device(x.device):
-        _rows[(min(rows, PROGRAMS),)](
-            x.cuda(), w.to("cuda"), y, rows, cols, *x.stride(), w.stride(0),
-            BLOCK=1024, num_warps=warps,
-        )  # fmt: skip
+        args = x.cuda(), w.to("cuda"), y, rows, cols, *x.stride(), w.stride(0)
+        kernel = _rows.warmup(*args, BLOCK=1024, num_warps=warps, grid=(1,))
+        kernel._init_handles()
+        programs = PROGRAMS * max(1, 65536 // (kernel.n_regs * 32 * kernel.metadata.num_warps))
+        assert kernel.metadata.shared >= 0 and kernel.n_spills >= 0
+        kernel = _rows[(min(rows, programs),)](*args, BLOCK=1024, num_warps=warps)
+        assert kernel.n_regs > 0
     torch.cuda.synchronize()
     return y

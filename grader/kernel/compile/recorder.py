@@ -115,7 +115,8 @@ class Recorder:
         """Compile a kernel; what is refused is raised by its launches."""
         from triton import knobs
 
-        made, usage = _Compiled(source.fn, _named(source.fn, self._path)), {}
+        made = _Compiled(source.fn, _named(source.fn, self._path))
+        usage = capture.usage_of(options)
         places = self._path, Path(knobs.cache.dir), self._log
         compile = functools.partial(stages.figures_of, source, target, options, *places)
         try:
@@ -126,7 +127,8 @@ class Recorder:
             made.error = self._beyond_the_chip(figures)
             made.record |= _arguments(source) | figures
             registers, stack_bytes = figures.get("registers", 0), figures.get("stack_bytes", 0)
-            usage = {"n_regs": registers, "n_spills": stack_bytes // 4}
+            usage |= {"n_regs": registers, "n_spills": stack_bytes // 4}
+            usage["shared"] = figures.get("shared_bytes", 0)
         except Exception as error:
             made.error, made.traceback = error, error.__traceback__
             if isinstance(error, RuntimeError) and not hasattr(error, "node"):
