@@ -45,7 +45,7 @@ WRONG = (
         ("lse of the first tile", "", "STORED-ELSEWHERE", ("lse_ptr + queries, lse", "lse_ptr + tl.arange(0, BLOCK_M), lse")),
         ("maximum not scaled", "plain", "MAXIMUM-IN-ANOTHER-UNIT", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(scores, 1))")),
         ("maximum of the tile alone", "", "SUM-OUT-OF-RANGE", (NEW_MAX, "new_max = tl.max(scores, 1) * scale_log2")),
-        ("maximum of all", "", "", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(tl.max(scores, 1), 0) * scale_log2)")),
+        ("maximum of all", "", "OPERANDS-ROUNDED", (NEW_MAX, "new_max = tl.maximum(running_max, tl.max(tl.max(scores, 1), 0) * scale_log2)")),
         ("maximum starts at plus infinity", "plain", "NAN-FROM-PLUS-INFINITY", (_FIRST_MAX, _FIRST_MAX.replace("-inf", "inf"))),
         ("maximum starts at 1e30", "plain", "SUM-OUT-OF-RANGE", (_FIRST_MAX, _FIRST_MAX.replace('float("-inf")', "1.0e30"))),
         ("minimum for maximum", "", "NAN-FROM-INF-MINUS-INF", (NEW_MAX, NEW_MAX.replace("maximum", "minimum").replace("tl.max(", "tl.min("))),

@@ -65,7 +65,7 @@ WRONG = (
         ("heads interleaved", "", "HEADS-INTERLEAVED", ("h = hk * G + g", "h = g * HKV + hk")),
         ("last head of the group left out", "", "KEYS-NEVER-VISITED", ("for g in range(G):", "for g in range(G - 1):")),
         ("one head too many", "", "TILE-OUTSIDE", ("for g in range(G):", "for g in range(1, G + 1):")),
-        ("out by kv heads", "", "ROWS-STORED-TWICE", ("row = (b * HKV * G + h) * N + m", "row = (b * HKV + h) * N + m")),
+        ("out by kv heads", "", "STORED-ELSEWHERE", ("row = (b * HKV * G + h) * N + m", "row = (b * HKV + h) * N + m")),
         ("walk without the diagonal", "", "KEYS-NEVER-VISITED", ("tl.minimum(tile * BM + BM, N)", "tl.minimum(tile * BM, N)")),
         ("mask of columns", "", "DIAGONAL-EXCLUDED", ("n[None, :] > m[:, None], top", "n[None, :] >= m[:, None], top")),
     ),

@@ -65,7 +65,7 @@ WRONG = (
         ("maximum of the tile alone", "", "SUM-OUT-OF-RANGE", (NEW_MAX, "new_max = tl.max(scores, 1) * scale_log2")),
         ("lse of the scaled log", "", "LSE-SUM-IN-LOG2", (LSE, "lse = running_max * LN_2 + tl.log2(running_sum)")),
         ("scale of the window", "", "OTHER-SCALE", (DEFAULT_SCALE, DEFAULT_SCALE.replace("math.sqrt(head_dim)", "math.sqrt(2 * head_dim)"))),
-        ("first key not rounded", "unaligned_window", "KEYS-AFTER-THE-QUERY", ("first_key = tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N", "first_key = tl.maximum(query_start - window_size + 1, 0)")),
+        ("first key not rounded", "unaligned_window", "TILES-NOT-ALIGNED", ("first_key = tl.maximum(query_start - window_size + 1, 0) // BLOCK_N * BLOCK_N", "first_key = tl.maximum(query_start - window_size + 1, 0)")),
     ),
     *of(
         "p06-distances",

@@ -59,7 +59,7 @@ WRONG = (
         ("weights by exp", "", "EXPONENTIALS-MIXED", (WEIGHTS, WEIGHTS.replace("exp2", "exp"))),
         ("maximum of the tile alone", "", "OTHER-KEYS SINK-SHARES", (NEW_MAX, "new_max = tl.max(scores, 1) * scale_log2")),
         ("lse natural", "", "LSE-UNITS-MIXED", (LSE, "lse = running_max + tl.log(running_sum)")),
-        ("sinks begin between tiles", "sinks", "KEYS-NEVER-VISITED OTHER-PAIRS", ("begin = first_key - tl.cdiv(sink_end, BLOCK_N) * BLOCK_N", "begin = first_key - sink_end")),
+        ("sinks begin between tiles", "sinks", "TILES-NOT-ALIGNED", ("begin = first_key - tl.cdiv(sink_end, BLOCK_N) * BLOCK_N", "begin = first_key - sink_end")),
     ),
     *of(
         "p07-two_states",

@@ -50,7 +50,7 @@ WRONG = (
         ("maximum in log2 subtracted from a natural logit", "", "OTHER-SINK-LOGIT", (_FOLDED, "    if sink_logits_ptr is not None:\n        running_sum += tl.exp(tl.load(sink_logits_ptr + q_head * sink_stride).to(tl.float32) - running_max)\n" + _FOLDED), (_LOGIT, ""), (_ONE + "\n    # <<<", "# <<<")),
         ("logit of the next head", "", "OTHER-SINK-LOGIT", ("tl.load(sink_logits_ptr + q_head * sink_stride)", "tl.load(sink_logits_ptr + (q_head + 1) % num_q_heads * sink_stride)")),
         ("lse without the logit", "", "BACKWARD-LSE-WITHOUT-SINK", ("    lse = (running_max + tl.log2(running_sum)) * LN_2  # (BLOCK_M,)\n", "    if sink_logits_ptr is not None:\n        running_sum -= tl.exp2(sink_logit * LOG2_E - running_max)\n    lse = (running_max + tl.log2(running_sum)) * LN_2  # (BLOCK_M,)\n")),
-        ("dq from key 0", "", "", (_LOOP, _LOOP.replace("tl.range(begin,", "tl.range(0,"))),
+        ("dq from key 0", "", "TILE-OUTSIDE", (_LOOP, _LOOP.replace("tl.range(begin,", "tl.range(0,"))),
         ("dq from the window", "", "KEYS-NEVER-VISITED", (_LOOP, _LOOP.replace("tl.range(begin,", "tl.range(first_key,"))),
         ("dq sinks at their positions", "", "KEYS-NEVER-VISITED", (_LOOP, _LOOP.replace("tl.where(position < first_key, position - begin, position)", "position"))),
         ("dq ends early", "", "KEYS-NEVER-VISITED", (_LOOP, _LOOP.replace("end_key,", "end_key - BLOCK_N,"))),
