@@ -75,11 +75,11 @@ def test_the_figures_that_the_threshold_was_chosen_from_still_hold():
     assert sum(step.lines for step in load_problem("p02").steps) == 8 < MIN_LINES
 
 
-@pytest.mark.parametrize("problem", ["p01", "p04", "p05"])
+@pytest.mark.parametrize("problem", ["p01", "p04", "p06"])
 def test_copies_with_an_edit_are_above_the_threshold(problem):
     base, texts = model_answer(problem), mutants(problem)
     listed = [shares(problem, [base, text], 0)[0] >= NEAR_SHARE for text in texts[::3]]
-    assert statistics.mean(listed) >= 0.84
+    assert statistics.mean(listed) >= 0.9
 
 
 def test_answers_written_apart_are_not_listed():
