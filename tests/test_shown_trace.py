@@ -193,9 +193,9 @@ def test_a_film_has_the_steps_and_what_is_around_the_lines_that_ran_or_are_wrong
 @pytest.mark.parametrize(
     ("id", "verdict", "said"),
     [
-        ("p06", Verdict.CRASH, "no program was followed in a call that came back"),
-        ("p06", Verdict.TIMEOUT, "make trace P=p06 follows one up to where a call ends"),
-        ("p06", Verdict.FAIL, "no program was followed in this run; make trace P=p06"),
+        ("p06", Verdict.CRASH, "none was followed, for a call did not come back"),
+        ("p06", Verdict.TIMEOUT, "make trace P=p06 follows one up to where it ends"),
+        ("p06", Verdict.FAIL, "none was followed in this run; make trace P=p06"),
         ("p02", Verdict.PASS, "have no running maximum"),
         ("p08", Verdict.PASS, "a backward kernel sums gradients over tiles"),
         ("p06", Verdict.NOT_IMPLEMENTED, None),

@@ -48,6 +48,7 @@ def no_film(problem: ProblemResult) -> str:
     if problem.id in UNTRACED:
         return UNTRACED[problem.id]
     ended = problem.verdict not in (Verdict.PASS, Verdict.FAIL)
-    why = "in a call that came back" if ended else "in this run"
-    far = " up to where a call ends" if ended else ""
-    return f"no program was followed {why}; make trace P={problem.id} follows one{far}"
+    follow = f"make trace P={problem.id} follows one"
+    if ended:
+        return f"none was followed, for a call did not come back; {follow} up to where it ends"
+    return f"none was followed in this run; {follow}"

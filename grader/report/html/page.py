@@ -2,8 +2,8 @@
 
 Nothing is loaded from anywhere: style and script are in the file, and its Content-Security-Policy
 allows these two by their hashes and nothing else. Without the script everything can be read; it
-adds the copy buttons and tells of the cell under the pointer. Text comes first, and every chart and
-map has its numbers as a table or as letters beside it.
+adds the copy buttons, tells of the cell under the pointer, and shows the tiles of a program one by
+one. Text comes first, and every chart and map has its numbers as a table or as letters beside it.
 
 All text is cleaned of what moves or hides text, and escaped, when it is put into the page, whether
 a template thinks of it or not: see `_plain`.
