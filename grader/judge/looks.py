@@ -114,9 +114,9 @@ class Looks:
             names = tuple(called.problem.judged(called.check))
             # Of a call that fails once more there is no trace; the forward pass may come back.
             ways = [names, ("out",)] if called.problem.gradients else [names]
-            how = {"traced": True, "lenient": True}
-            traces = ((way, session.call(case, called.inputs, way, **how).trace) for way in ways)
-            causes = (astray(case, trace, way) for way, trace in traces if trace)
+            watched = {"traced": True, "lenient": True}
+            calls = ((way, session.call(case, called.inputs, way, **watched)) for way in ways)
+            causes = (astray(case, call.trace, way) for way, call in calls if call.trace)
             self._faults[line] = next(causes, None)
         seen, fault = self._faults.get(line), outside(how, line)
         if seen is not None:
