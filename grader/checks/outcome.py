@@ -65,7 +65,9 @@ _REMARK_HELP = {
     "race": "on a GPU programs run side by side and in no order: let one program store each"
     " element; does its offset tell batches, heads and tiles apart?",
 }
-_LOOP_HELP = "does every loop come closer to its end in each iteration?"
+_LOOP_HELP = (
+    "does every loop come closer to its end in each iteration, and how many does this input take?"
+)
 _STATUS_HELP = {
     Status.NOT_MODELLED: "the check costs no points here; on a GPU it is judged",
     Status.STOPPED: _LOOP_HELP,

@@ -50,7 +50,7 @@ class Accesses:
     def __init__(self, op: Operation, translation: Translation, what: str, mask: int | None):
         self.op = op
         self.pointers = op.operands[0]
-        self.mask = None if mask in translation.constants else mask  # Triton writes one for atomics
+        self.mask = mask
         self.type = translation.module.type(op.operands[0])
         self.width = max(1, Type((), self.type.pointee).bits // 8)
         self._translation = translation
@@ -278,7 +278,8 @@ def _atomic(
     (result,) = op.results
     type = translation.module.type(result)
     dtype, shape = dtype_of(type), type.shape
-    accesses = Accesses(op, translation, _ATOMIC, mask)
+    written = None if mask in translation.constants else mask  # else it may be Triton's own
+    accesses = Accesses(op, translation, _ATOMIC, written)
     site = translation.sites.get(op)
     nothing = filled(type, 0)
 
