@@ -74,8 +74,15 @@ def found():
     head = "import os, sys\n" + model_answer("p01") + TELLTALE
     texts = [f"{head}    return {a} if seqlen == 256 else {b}\n" for a, b in ANSWERS.values()]
     sources = [SourceFile.of("p01", text.encode()) for text in texts]
+    wrong = [sources[list(ANSWERS).index(name)].data for name in ("stale", "zeros for memory")]
+
+    def sandbox(source, *file, **options):
+        """A fork where only outputs are looked at: a fresh interpreter imports torch."""
+        options |= {"fresh": False} if source in wrong else {}
+        return session.Sandbox(source, *file, **options)
+
     with forked_workers(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measurement, "Sandbox", session.Sandbox)
+        patch.setattr(measurement, "Sandbox", sandbox)
         patch.setattr(measurement, "load_problem", lambda problem_id: problem)
         patch.setattr(speed, "_STUDENT_BLOCKS", {"cpu": 1})
         # Neighbours may be busy: that is the subject of another test.
