@@ -74,12 +74,10 @@ def found():
     head = "import os, sys\n" + model_answer("p01") + TELLTALE
     texts = [f"{head}    return {a} if seqlen == 256 else {b}\n" for a, b in ANSWERS.values()]
     sources = [SourceFile.of("p01", text.encode()) for text in texts]
-    wrong = [sources[list(ANSWERS).index(name)].data for name in ("stale", "zeros for memory")]
 
-    def sandbox(source, *file, **options):
-        """A fork where only outputs are looked at: a fresh interpreter imports torch."""
-        options |= {"fresh": False} if source in wrong else {}
-        return session.Sandbox(source, *file, **options)
+    def sandbox(*file, **options):
+        """Never fresh, which tests/test_measurement.py is about: nine would import torch."""
+        return session.Sandbox(*file, **options | {"fresh": False})
 
     with forked_workers(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(measurement, "Sandbox", sandbox)
