@@ -76,27 +76,30 @@ def test_what_cannot_be_checked_is_not_the_sets_fault(monkeypatch):
         set_check.check_set(("p02",))
 
 
-def test_a_broken_set_is_neither_released_nor_graded(tmp_path):
+def test_a_broken_set_is_neither_released_nor_graded(tmp_path, monkeypatch, grader):
     root = tmp_path / "checkout"
     ignored = shutil.ignore_patterns(".git", ".venv", "tests", "benchmarks")
     shutil.copytree(ROOT, root, symlinks=True, ignore=ignored)
     change(root / TESTS, LAST, "def test_compiles(case:")
+    done = subprocess.run(
+        [sys.executable, "-m", "grader", "release", str(tmp_path / "students")],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and done.stderr.startswith(f"grader: {TESTS}, line "), done
+    assert done.stderr.endswith("mend or restore the file, then run again\n")
+    assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "students").exists()
+
     answer = tmp_path / "class" / "ada" / "p02" / "weighted_row_sum.py"
     answer.parent.mkdir(parents=True)
     answer.write_text("x = 1\n")
-    course = ["--course", str(tmp_path / "course"), "--device", "cpu"]
-    for command, made in (
-        (["release", str(tmp_path / "students")], tmp_path / "students"),
-        (["class", "grade", str(tmp_path / "class"), *course], tmp_path / "course" / ".parsl"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "grader", *command],
-            cwd=root,
-            env=os.environ | {"PYTHONPATH": ""},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 2 and done.stderr.startswith(f"grader: {TESTS}, line "), done
-        assert done.stderr.endswith("mend or restore the file, then run again\n")
-        assert len(done.stderr.splitlines()) == 1 and not made.exists()
+    broken = subprocess.CompletedProcess([], 1, f"{TESTS}, line 89: SyntaxError\n")
+    monkeypatch.setattr(set_check.subprocess, "run", lambda *_, **__: broken)
+    course = tmp_path / "course"
+    code, _, err = grader("class", "grade", tmp_path / "class", "--course", course)
+    mend = "mend or restore the file, then run again"
+    assert (code, err) == (2, f"grader: {TESTS}, line 89: SyntaxError; {mend}\n")
+    assert not (course / ".parsl").exists()

@@ -1,9 +1,10 @@
 """Parsl as the engine of a class: configurations, a worker that dies, a run that is killed.
 
-Three tests start engines and grade small submissions for real: together about 40 s.
+One class is graded for real, in a run that Ctrl-C ends, one that is killed, and one that goes on.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,10 +17,9 @@ import pytest
 from parsl.executors import HighThroughputExecutor
 from parsl.jobs.error_handlers import windowed_error_handler
 
-from classroom import engine
+from classroom import engine, grade_class
 from classroom.engine import CourseError, EngineFault, ParslEngine, local_config, read_config
 from grader.spec.problem import ROOT, load_problem
-from tests.fake_engine import die, place
 from tests.harness import model_answer, until
 
 SLURM = """
@@ -172,13 +172,14 @@ def test_a_worker_that_dies_is_a_fault_of_its_task_alone(tmp_path, monkeypatch):
     config.executors[0].available_accelerators = ["6"]
     running = ParslEngine(config, tmp_path / ".parsl")
     try:
-        lost = running.submit(die, -1)
+        lost = running.submit(subprocess.getoutput, "kill -9 $PPID")
         with pytest.raises(Exception, match="Task failure due to loss of worker"):
             lost.result(60)
         # Parsl's default would end everything when the only node is lost.
         assert config.executors[0].block_error_handler is windowed_error_handler
-        number, gpu, pid = running.submit(die, 1).result(60)
-        assert (number, gpu) == (1, "6")
+        told = running.submit(subprocess.getoutput, "echo $CUDA_VISIBLE_DEVICES $PPID")
+        gpu, pid = told.result(60).split()
+        assert gpu == "6"
         assert Path(f"/proc/{pid}").exists()
     finally:
         running.close()
@@ -216,10 +217,11 @@ def test_workers_that_share_gpus_are_spread_over_all(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(engine, "_NAME_GPUS", "print('GPU-a GPU-b')")
-    running = ParslEngine(local_config(4, "cuda", {}), tmp_path / ".parsl")
+    running = ParslEngine(local_config(3, "cuda", {}), tmp_path / ".parsl")
     try:
-        told = [running.submit(place, number) for number in range(4)]
-        assert sorted(future.result(60) for future in told) == ["GPU-a"] * 2 + ["GPU-b"] * 2
+        slowly = "sleep 0.5; echo $CUDA_VISIBLE_DEVICES"  # every worker has its turn
+        told = [running.submit(subprocess.getoutput, slowly) for _ in range(3)]
+        assert sorted(future.result(60) for future in told) == ["GPU-a", "GPU-a", "GPU-b"]
     finally:
         running.close()
 
@@ -232,24 +234,33 @@ def test_an_engine_that_does_not_start_leaves_nothing(tmp_path):
     assert not (tmp_path / ".parsl").exists()
 
 
-def test_nodes_that_do_not_come_up_end_the_run_with_what_to_look_at(file, tmp_path):
+def test_nodes_that_do_not_come_up_end_the_run_with_what_to_look_at(
+    file, tmp_path, monkeypatch, grader
+):
     text = """
 from parsl import Config, HighThroughputExecutor
 from parsl.providers import LocalProvider
 node = LocalProvider(init_blocks=3, max_blocks=3, worker_init="echo no such module >&2; exit 1")
 config = Config(executors=[HighThroughputExecutor("engine", node)], strategy_period=0.5)
 """
-    path = tmp_path / "class" / "ada" / "p02" / load_problem("p02").file
-    path.parent.mkdir(parents=True)
-    path.write_text("def (")
-    command = [sys.executable, "-m", "grader", "class", "grade", tmp_path / "class"]
-    command += ["--course", tmp_path / "course", "--engine", file(text, "engine.py")]
-    command += ["--device", "cpu"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 4 and len(done.stderr.splitlines()) == 1
-    assert "the engine runs nothing: Executor engine failed" in done.stderr
-    (log,) = (tmp_path / "course" / ".parsl" / "000" / "submit_scripts").glob("*block-0*.err")
+    monkeypatch.setattr(grade_class, "check_set", lambda problems: None)
+    made = Class(tmp_path, {"ada": "def ("})
+    options = ("--course", made.course, "--engine", file(text, "engine.py"), "--device", "cpu")
+    code, _, err = grader("class", "grade", made.source, *options)
+    assert code == 4 and len(err.splitlines()) == 1
+    assert "the engine runs nothing: Executor engine failed" in err
+    (log,) = (made.course / ".parsl" / "000" / "submit_scripts").glob("*block-0*.err")
     assert log.read_text() == "no such module\n"
+
+
+# The set is checked in tests/test_checking.py.
+GRADE = """
+import sys
+from classroom import grade_class
+from grader.commands import cli
+grade_class.check_set = lambda problems: None
+sys.exit(cli.main(["class", "grade", *sys.argv[1:]]))
+"""
 
 
 class Class:
@@ -267,7 +278,7 @@ class Class:
         self.mark = uuid.uuid4().hex
 
     def start(self):
-        command = [sys.executable, "-m", "grader", "class", "grade", self.source]
+        command = [sys.executable, "-c", GRADE, self.source]
         command += ["--course", self.course, "--roster", self.roster, "--only", "p02"]
         command += ["--quick", "--device", "cpu", "--jobs", "1"]
         return subprocess.Popen(
@@ -294,33 +305,49 @@ class Class:
         return until(lambda: not self.left())
 
 
+def graded(lines):
+    return {line.split()[0] for line in lines if re.match(r"[a-d]-\w+  p02 ", line)}
+
+
 @pytest.fixture
 def a_class(tmp_path):
     stub = (ROOT / "problems" / "p02" / load_problem("p02").file).read_text("utf-8")
-    answer = model_answer("p02")
-    made = Class(tmp_path, {"a-stub": stub, "b-broken": "def (", "c-answer": answer})
+    answer, broken = model_answer("p02"), "def ("
+    files = {"a-stub": stub, "b-broken": broken, "c-broken": f"{broken}(", "d-answer": answer}
+    made = Class(tmp_path, files)
     yield made
     for pid in made.left():
         os.kill(int(pid), signal.SIGKILL)
 
 
-def test_a_run_that_is_killed_goes_on_and_grades_nothing_twice(a_class):
+def test_a_run_that_is_ended_and_one_that_is_killed_go_on_and_grade_nothing_twice(a_class):
+    run = a_class.start()
+    line = run.stderr.readline()
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 130 and line.startswith("a-stub  p02 not-implemented 0/7")
+    assert "the same command goes on" in out and "not graded yet" in out
+    assert a_class.are_gone()
+    assert not (a_class.course / ".parsl").exists()
+    ended = graded([line, *err.splitlines()])
+
     run = a_class.start()
     first = [run.stderr.readline()]
-    run.send_signal(signal.SIGKILL)
+    run.kill()
     run.wait()
     first += run.stderr.readlines()
     run.stdout.close()
     run.stderr.close()
-    done = {line.split()[0] for line in first}
-    assert done and "c-answer" not in done
+    killed = graded(first)
+    assert killed and not killed & {"d-answer", *ended}
     assert a_class.are_gone()  # workers notice that nobody listens
     assert (a_class.course / ".parsl").exists()
+
     run = a_class.start()
     out, err = run.communicate(timeout=300)
     assert run.returncode == 0, err
-    again = {line.split()[0] for line in err.splitlines()}
-    assert again == {"a-stub", "b-broken", "c-answer"} - done
+    again, before = graded(err.splitlines()), ended | killed
+    assert again == {"a-stub", "b-broken", "c-broken", "d-answer"} - before
     assert a_class.are_gone()
     assert sorted(path.name for path in a_class.course.iterdir()) == [
         ".lock",
@@ -330,16 +357,6 @@ def test_a_run_that_is_killed_goes_on_and_grades_nothing_twice(a_class):
     ]
     gradebook = (a_class.course / "gradebook-moodle.csv").read_text()
     points = {row.split(",")[0]: row.split(",")[-1] for row in gradebook.splitlines()[1:]}
-    assert points == {"a-stub": "0.0", "b-broken": "0.0", "c-answer": "7.0", "nobody": "0.0"}
-    assert f"graded now    {len(again)} file" in out and f", {len(done)} from before" in out
-
-
-def test_ctrl_c_ends_a_real_run_in_good_order(a_class):
-    run = a_class.start()
-    line = run.stderr.readline()
-    run.send_signal(signal.SIGINT)
-    out, _ = run.communicate(timeout=60)
-    assert run.returncode == 130 and line.startswith("a-stub  p02 not-implemented 0/7")
-    assert "the same command goes on" in out and "not graded yet" in out
-    assert a_class.are_gone()
-    assert not (a_class.course / ".parsl").exists()
+    nothing = dict.fromkeys(("a-stub", "b-broken", "c-broken", "nobody"), "0.0")
+    assert points == nothing | {"d-answer": "7.0"}
+    assert f"graded now    {len(again)} file" in out and f", {len(before)} from before" in out

@@ -16,7 +16,7 @@ from grader.isolate.sandbox import Sandbox, server_environment
 from grader.source.submission import Source
 from grader.spec.problem import ROOT, load_problem
 from grader.spec.protocol import Ended, Status
-from tests.forked import servers
+from tests.forked import forked_workers, servers
 from tests.harness import PROMPT_S, model_answer, until
 from tests.shares import drawn
 from tests.test_processes import PRELUDE
@@ -37,16 +37,15 @@ def sandbox(source=ANSWER, device="cpu", **options):
 
 @pytest.fixture
 def server():
-    forks.open_server(server_environment())  # one serves the whole module
-    return forks._server
+    with forked_workers():
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_child_is_left():
-    before = usage.children(os.getpid())
+    before = {*usage.children(os.getpid())} - servers()
     yield
-    forks.close_server()
-    assert usage.children(os.getpid()) == before
+    assert {*usage.children(os.getpid())} - servers() == before
 
 
 def ends(process_id):
@@ -86,9 +85,9 @@ def test_forked_workers_compile_what_fresh_ones_do(server):
     source = Source("p02", model_answer("p02").encode())
     (case,) = problem.cases(problem.check("compiles"), "5eed").values()
     calls = [Call.of(problem, case, problem.outputs)]
-    forked = compile_calls(source, problem, calls)
+    forked = compile_calls(source, problem, calls, capabilities=(90,))
     forks.close_server()
-    fresh = compile_calls(source, problem, calls)
+    fresh = compile_calls(source, problem, calls, capabilities=(90,))
 
     def kernels(found):
         return [[k.kernel.model_copy(update={"compile_ms": 0}) for k in c.kernels] for c in found]
@@ -145,21 +144,20 @@ def answer():
 
 
 @pytest.mark.parametrize(
-    ("options", "found"),
+    ("opens", "found"),
     [
-        ({}, "triton.experimental.gluon"),
+        (lambda: forks.forking(server_environment()), "triton.experimental.gluon"),
         # And what tests of the judge import, which no worker finds.
-        ({"differentiate": True, "judges": True}, "pytest sympy triton.experimental.gluon"),
+        (forked_workers, "pytest sympy triton.experimental.gluon"),
     ],
 )
-def test_what_the_first_launch_and_gradient_import_is_imported_once(options, found):
-    forks.close_server()
-    forks.open_server(server_environment(**options))
-    with Sandbox(IMPORTED, "answer.py", "answer", device="cpu", role="plan") as worker:
+def test_what_the_first_launch_and_gradient_import_is_imported_once(opens, found):
+    with (
+        opens(),
+        Sandbox(IMPORTED, "answer.py", "answer", device="cpu", role="plan") as worker,
+    ):
         assert worker.ready().status is Status.OK
         assert isinstance(worker._process, forks.Forked) and worker.output() == found
-    if options:
-        forks.close_server()
 
 
 def test_only_a_child_of_the_judge_can_be_adopted():
@@ -200,21 +198,12 @@ sys.exit(7)
 """
 
 
-@pytest.fixture(scope="module")
-def serving():
-    found = Children()
-    found.open_server()
-    yield found
-    found.close()
-
-
 @pytest.fixture
-def children(serving, tmp_path, monkeypatch):
+def children(tmp_path, monkeypatch):
     """Children whose module `child` is forked; its program is PRELUDE and what is written."""
     monkeypatch.setattr(processes, "_FORKED", ("child",))
     monkeypatch.setattr(processes, "ROOT", tmp_path)
-    serving.open_server()  # it may have been ended
-    return serving
+    return Children()
 
 
 def run(children, tmp_path, text, request=""):
@@ -224,7 +213,10 @@ def run(children, tmp_path, text, request=""):
     return [line.decode() for line in lines], ending
 
 
-def test_a_forked_child_has_workers_that_know_nothing_of_it(children, tmp_path, monkeypatch):
+def test_a_forked_child_has_workers_that_know_nothing_of_it(
+    server, children, tmp_path, monkeypatch
+):
+    children.open_server()
     monkeypatch.setenv("HARMLESS", "1")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     secret = os.urandom(16).hex()
@@ -239,13 +231,12 @@ def test_a_forked_child_has_workers_that_know_nothing_of_it(children, tmp_path, 
     assert found["name"] == "__main__" and found["arguments"] == ["--plain"]
     assert found["environment"]["HARMLESS"] == "1"
     assert "TRITON_INTERPRET" not in found["environment"]
-    assert not alive(children)
+    assert not alive()
 
 
-def alive(children):
-    """Processes below this one, but for the server itself and those that tests share."""
-    assert children._server is not None
-    return set(usage.descendants(os.getpid())) - {children._server._process.pid} - servers()
+def alive():
+    """Processes below this one, but for the server that tests share."""
+    return set(usage.descendants(os.getpid())) - servers()
 
 
 @pytest.mark.parametrize(
@@ -259,16 +250,18 @@ def alive(children):
         ("import atexit\natexit.register(say, 'at exit')\nsys.exit(2)", 2),
     ],
 )
-def test_how_a_forked_child_ended_is_seen(children, tmp_path, text, code):
+def test_how_a_forked_child_ended_is_seen(server, children, tmp_path, text, code):
+    children.open_server()
     lines, ending = run(children, tmp_path, text + "\n")
     assert ending.exit_code == code and (lines == ["at exit"]) == ("atexit" in text)
     assert ("ValueError" in ending.output) == ("ValueError" in text)
-    assert not alive(children)
+    assert not alive()
 
 
 @pytest.mark.parametrize("harm", drawn([signal.SIGKILL, signal.SIGSTOP], 2))
 def test_without_a_server_that_answers_children_are_fresh(children, tmp_path, monkeypatch, harm):
     monkeypatch.setattr(forks, "_ANSWER_S", 0.5)
+    children.open_server()
     text = "say('forked' if 'grader.isolate.forks' in sys.modules else 'fresh')\n"
     assert run(children, tmp_path, text)[0] == ["forked"]
     os.kill(children._server._process.pid, harm)

@@ -17,6 +17,7 @@ from grader.spec.grade_record import (
     Verdict,
 )
 from grader.spec.problem import PROBLEMS, ManifestError, load_problem, problem_ids
+from tests.forked import forked_workers
 from tests.harness import model_answer
 from tests.records import write_answers
 
@@ -264,7 +265,8 @@ def test_the_command_runs_all_tests_where_all_steps_have_code(run, tmp_path, mon
     wrong = model_answer("p02").replace(" * w_tile.to(tl.float32)[None, :]", "")
     assert wrong != model_answer("p02")
     write_answers(tmp_path / "a", {"p02": wrong})
-    code, out, _ = run("--submission", tmp_path / "a", "--only", "p02")
+    with forked_workers():
+        code, out, _ = run("--submission", tmp_path / "a", "--only", "p02")
     assert code == 0 and "p02" in out and "make explain ID=P02-WEIGHTS-IGNORED" in out
 
 

@@ -74,8 +74,13 @@ def found():
     head = "import os, sys\n" + model_answer("p01") + TELLTALE
     texts = [f"{head}    return {a} if seqlen == 256 else {b}\n" for a, b in ANSWERS.values()]
     sources = [SourceFile.of("p01", text.encode()) for text in texts]
+
+    def sandbox(*file, **options):
+        """Never fresh, which tests/test_measurement.py is about: nine would import torch."""
+        return session.Sandbox(*file, **options | {"fresh": False})
+
     with forked_workers(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measurement, "Sandbox", session.Sandbox)
+        patch.setattr(measurement, "Sandbox", sandbox)
         patch.setattr(measurement, "load_problem", lambda problem_id: problem)
         patch.setattr(speed, "_STUDENT_BLOCKS", {"cpu": 1})
         # Neighbours may be busy: that is the subject of another test.

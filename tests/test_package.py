@@ -18,6 +18,7 @@ import pytest
 from grader.commands import cli
 from grader.commands.package import command, upload
 from grader.spec.problem import ROOT, load_problem, problem_ids
+from tests import once
 from tests.harness import model_answer
 from tests.shares import drawn
 from tests.test_render_gradescope import results
@@ -38,13 +39,15 @@ def zipped(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def unpacked(zipped, tmp_path_factory):
+def unpacked(zipped):
     """What is in the zip, compiled once for all tests: each starts several Pythons."""
-    folder = tmp_path_factory.mktemp("source")
-    with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
-        archive.extractall(folder)
-    assert compileall.compile_dir(folder, quiet=2)
-    return folder
+
+    def make(folder):
+        with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
+            archive.extractall(folder)
+        assert compileall.compile_dir(folder, quiet=2)
+
+    return once.folder("unpacked", make)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 `python -m docs.pictures` draws them anew.
 """
 
+import functools
 import math
 import re
 import xml.etree.ElementTree as ElementTree
@@ -12,7 +13,7 @@ import torch
 
 import reference
 from docs.pictures import backward, gradients, heads, launches, masks, softmax, tiles, traffic
-from docs.pictures.__main__ import FOLDER, pictures
+from docs.pictures.__main__ import DRAWN, FOLDER
 from docs.pictures.canvas import MARGIN, SMALLEST_TEXT, WIDTH
 from docs.pictures.palette import FILLS, PALETTE
 
@@ -23,9 +24,13 @@ ELEMENTS = {
 }  # fmt: skip
 MOST_BYTES = 30_000
 NONE = {"none": ("none", "none")}
-DRAWN = pictures()
+picture_of = functools.cache(lambda draw: draw())  # not while tests are collected: it takes seconds
+each_picture = pytest.mark.parametrize("picture", DRAWN, indirect=True)
 
-each_picture = pytest.mark.parametrize("picture", DRAWN, ids=[picture.name for picture in DRAWN])
+
+@pytest.fixture
+def picture(request):
+    return picture_of(request.param)
 
 
 def texts(picture):
@@ -37,8 +42,7 @@ def texts(picture):
 
 
 def named(name):
-    (picture,) = (picture for picture in DRAWN if picture.name == name)
-    return picture
+    return next(picture for picture in map(picture_of, DRAWN) if picture.name == name)
 
 
 # -- the files --------------------------------------------------------------------------------
@@ -46,7 +50,7 @@ def named(name):
 
 def test_committed_files_are_what_the_script_draws():
     committed = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg")}
-    assert committed == {picture.name: picture.svg for picture in DRAWN}
+    assert committed == {picture.name: picture.svg for picture in map(picture_of, DRAWN)}
     assert len(committed) >= 10
 
 

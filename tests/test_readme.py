@@ -18,6 +18,7 @@ from grader.spec.grade_record import SpeedFigures
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from grader.timing.calibration import SHARE, USUAL_PERCENT, calibrated, slower
 from grader.timing.choice import IMPLIED, STATED
+from tests.forked import forked_workers
 from tests.harness import model_answer
 
 README = ROOT / "README.md"
@@ -115,7 +116,8 @@ def test_the_sample_of_a_wrong_answer_is_what_the_judge_prints(grader, tmp_path,
     monkeypatch.setenv("COLUMNS", "80")
     seed = re.search(r"SEED=(\w+)", shown)[1]
     words = ("grade", "--submission", tmp_path, "--only", "p05", "--device", "cpu", "--seed", seed)
-    _, out, _ = grader(*words)
+    with forked_workers():
+        _, out, _ = grader(*words)
     (printed,) = re.findall(r"^error\[.*?\n(?=\n)", out, re.M | re.S)
     # The last digits are those of one PyTorch.
     assert re.sub(r"-?\d+\.\d+", "N", printed) == re.sub(r"-?\d+\.\d+", "N", shown)

@@ -27,6 +27,7 @@ from grader.isolate import usage
 from grader.spec.grade_record import CheckResult, Message, Points, ProblemResult, Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests import watch_times
+from tests.forked import forked_workers
 from tests.harness import PROMPT_S, alive, model_answer, until, whole_answer
 from tests.records import write_answers
 from tests.shares import drawn
@@ -295,7 +296,8 @@ def test_the_judge_runs_first_what_it_is_told_to(folder):
     request = Request(
         folder, "s", ("p02",), probe("cpu"), "5eed", quick=True, first=("half", "w_stride")
     )
-    record = Grader(request, Listener()).run()
+    with forked_workers():
+        record = Grader(request, Listener()).run()
     assert record.problems[0].points.earned == record.problems[0].points.available
     ids = list(dict.fromkeys(order))
     assert ids[:2] == ["half", "w_stride"] and len(ids) == len(load_problem("p02").checks)
