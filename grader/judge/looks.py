@@ -116,19 +116,11 @@ class Looks:
             names = tuple(called.problem.judged(called.check))
             # Of a call that fails once more there is no trace; the forward pass may come back.
             ways = [names, ("out",)] if called.problem.gradients else [names]
-<<<<<<< HEAD
             lenient = {"traced": True, "lenient": True}
             traces = ((way, session.call(case, called.inputs, way, **lenient)) for way in ways)
             causes = (astray(case, seen.trace, way) for way, seen in traces if seen.trace)
             self._faults[line] = next(filter(None, causes), None)
         seen, fault = self._faults.get(line), outside(how, line, of)
-=======
-            watched = {"traced": True, "lenient": True}
-            calls = ((way, session.call(case, called.inputs, way, **watched)) for way in ways)
-            causes = (astray(case, call.trace, way) for way, call in calls if call.trace)
-            self._faults[line] = next(causes, None)
-        seen, fault = self._faults.get(line), outside(how, line)
->>>>>>> h-real
         if seen is not None:
             self._casebook.add_raced(place, seen)
         elif fault is not None:
