@@ -80,7 +80,7 @@ WRONG = (
         ("dk scaled each time", "plain", "SHARES-OF-A-GRADIENT", ('dk += tl.dot(tl.trans(ds.to(q.dtype)), q, input_precision="ieee")', 'dk = dk * scale + tl.dot(tl.trans(ds.to(q.dtype)), q, input_precision="ieee")')),
         ("dk stored not added", "", "LAST-STORE-WINS", ('tl.atomic_add(dk_ptr + offs, dk, mask=keys[:, None] < seqlen, sem="relaxed")', 'tl.store(dk_ptr + offs, dk, mask=keys[:, None] < seqlen)')),
         ("dq accumulated in the loop", "", "", ('        dq = tl.dot(ds.to(k.dtype), k, input_precision="ieee")\n', '        dq = tl.dot(ds.to(k.dtype), k, input_precision="ieee") + (dk * 0.01)\n')),
-        ("out of half for delta", "", "", ('delta = (out.float() * dout.float()).sum(-1)', 'delta = (out.half() * dout.half()).sum(-1).float()')),
+        ("out of half for delta", "", "ROUNDED-TO-16-BITS", ('delta = (out.float() * dout.float()).sum(-1)', 'delta = (out.half() * dout.half()).sum(-1).float()')),
     ),
     *of(
         "p08-one_pass_by_queries",
