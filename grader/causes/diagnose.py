@@ -160,7 +160,8 @@ class Casebook:
     def _told(self, told: Mapping[Place, Sighting | None]) -> list[Hypothesis]:
         """Return what sightings say, by mistake; None is a case that was looked at in vain."""
         families = dict.fromkeys(s.family for s in told.values() if s)
-        return [self._hypothesis(family, told) for family in families]
+        included = {other for family in families for other in _INCLUDES.get(family, ())}
+        return [self._hypothesis(family, told) for family in families if family not in included]
 
     def _hypothesis(self, family: str, told: Mapping[Place, Sighting | None]) -> Hypothesis:
         own = [s for s in told.values() if s and s.family == family]
