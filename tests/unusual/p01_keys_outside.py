@@ -13,8 +13,7 @@ def flash_attention(q, k, v, *, is_causal=False, softmax_scale=None, tile_q=128,
     for k_start in reversed(range(0, seqlen_k, tile_k)):
         keys = torch.arange(k_start, min(k_start + tile_k, seqlen_k), device=q.device)
         k_tile, v_tile = k[:, :, keys].float(), v[:, :, keys].float()
-        first = k_start // tile_q * tile_q if is_causal else 0
-        for q_start in range(first, seqlen_q, tile_q):
+        for q_start in range(k_start // tile_q * tile_q if is_causal else 0, seqlen_q, tile_q):
             rows = torch.arange(q_start, min(q_start + tile_q, seqlen_q), device=q.device)
             scores = q[:, :, rows].float() @ k_tile.mT * scale
             if is_causal:
