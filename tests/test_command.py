@@ -40,6 +40,11 @@ def command(folder, *options):
     return [*arguments, "--device", "cpu", "--only", "p02", *map(str, options)]
 
 
+def start(arguments, **how):
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(arguments, **{"cwd": ROOT} | piped | how)
+
+
 def finish(process, timeout=60.0):
     out, err = process.communicate(timeout=timeout)
     assert "Traceback" not in (err or ""), err
@@ -48,15 +53,9 @@ def finish(process, timeout=60.0):
 
 def test_without_a_standard_output_the_exit_code_tells_what_lint_found(tmp_path):
     write_answers(tmp_path, {"p02": "import os\nos.abort()\n"})
-    done = subprocess.run(
-        [sys.executable, "-m", "grader", "lint", str(tmp_path)],
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        preexec_fn=lambda: os.close(1),
-    )
-    assert (done.returncode, done.stderr) == (1, "")
+    arguments = [sys.executable, "-m", "grader", "lint", str(tmp_path)]
+    code, _, err = finish(start(arguments, stdout=None, preexec_fn=lambda: os.close(1)))
+    assert (code, err) == (1, "")
 
 
 STREAMS = {
@@ -73,15 +72,9 @@ def test_a_standard_output_that_is_gone_loses_neither_record_nor_exit_code(
     answers, tmp_path, stream
 ):
     path = tmp_path / "record.json"
-    process = subprocess.Popen(
-        command(answers(REFUSED), "--json", path),
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=STREAMS[stream],
-    )
-    code, _, _ = finish(process)
+    arguments = command(answers(REFUSED), "--json", path)
+    how = {"stdout": subprocess.DEVNULL, "preexec_fn": STREAMS[stream]}
+    code, _, _ = finish(start(arguments, **how))
     assert code == 1
     assert GradeRecord.model_validate_json(path.read_text()).problems[0].verdict is Verdict.ERROR
 
@@ -90,13 +83,7 @@ def test_a_reader_that_went_away_is_no_fault(answers, tmp_path):
     path = tmp_path / "record.json"
     read, write = os.pipe()
     os.close(read)
-    process = subprocess.Popen(
-        command(answers(REFUSED), "--json", path),
-        cwd=ROOT,
-        stdout=write,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(command(answers(REFUSED), "--json", path), stdout=write)
     os.close(write)
     code, _, err = finish(process)
     assert code == 1 and path.exists()
@@ -106,15 +93,12 @@ def test_a_reader_that_went_away_is_no_fault(answers, tmp_path):
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16", "utf-8"])
 def test_letters_that_the_output_has_not_become_question_marks(answers, tmp_path, encoding):
     path = tmp_path / "record.json"
-    done = subprocess.run(
-        command(answers(REFUSED).name, "--json", path),
-        cwd=tmp_path,
-        env=HERE | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 1, done.stderr.decode(encoding, "replace")
-    report = done.stdout.decode(encoding)
+    env = HERE | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    arguments = command(answers(REFUSED).name, "--json", path)
+    done = start(arguments, cwd=tmp_path, env=env, text=False)
+    out, err = done.communicate()
+    assert done.returncode == 1, err.decode(encoding, "replace")
+    report = out.decode(encoding)
     shown = {"ascii": "r?ponses ?", "latin-1": "réponses ?"}.get(encoding, "réponses 答")
     assert f"submission {shown}\n" in report and "wrong signature" in report
     assert json.loads(path.read_text("utf-8"))["submission"] == "réponses 答"
@@ -123,27 +107,16 @@ def test_letters_that_the_output_has_not_become_question_marks(answers, tmp_path
 def test_nothing_that_lies_in_the_current_folder_is_imported(answers, tmp_path):
     folder = answers(REFUSED)
     mark = tmp_path / "mark"
-    for name in (
-        "rich",
-        "pydantic",
-        "packaging",
-        "pytest",
-        "torch",
-        "tomllib",
-        "reference",
-        "json",
-    ):
+    for name in "rich pydantic packaging pytest torch tomllib reference json".split():
         text = f"open({str(mark)!r}, 'w').write({name!r})\nraise SystemExit('mine')\n"
         (folder / f"{name}.py").write_text(text)
         (folder / "p02" / f"{name}.py").write_text(text)
     for name in ("sitecustomize", "usercustomize", "conftest"):
         (folder / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').write({name!r})\n")
     for current in (folder, folder / "p02"):
-        done = subprocess.run(
-            command(folder), cwd=current, env=HERE, capture_output=True, text=True, check=False
-        )
+        code, out, _ = finish(start(command(folder), cwd=current, env=HERE))
         assert not mark.exists(), mark.read_text()
-        assert done.returncode == 1 and "wrong signature" in done.stdout
+        assert code == 1 and "wrong signature" in out
 
 
 def seen_by_others(pid):
@@ -161,14 +134,8 @@ def seen_by_others(pid):
 def test_no_process_shows_the_seed_or_a_file_of_it(answers, tmp_path):
     path = tmp_path / "record.json"
     source = model_answer("p02").replace("acc += products", "acc += 2 * products")
-    process = subprocess.Popen(
-        command(answers(source), "--json", path, "-x"),
-        cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    process = start(command(answers(source), "--json", path, "-x"), env=env)
     seen, files = set(), set()
     while process.poll() is None:
         seen.update(seen_by_others(process.pid))
@@ -202,17 +169,10 @@ def test_a_signal_ends_the_run_with_a_record_and_leaves_no_process(
     answers, tmp_path, number, ignored
 ):
     path, mark = tmp_path / "record.json", tmp_path / "mark"
-
-    def start():
-        signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL)
-
-    process = subprocess.Popen(
+    handler = signal.SIG_IGN if ignored else signal.SIG_DFL
+    process = start(
         command(answers(endless(mark)), "--json", path, "--no-policy"),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=start,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
     )
     until(lambda: mark.exists() or process.poll() is not None, 60.0)
     started = usage.descendants(process.pid)
@@ -236,7 +196,7 @@ def test_a_judge_that_is_killed_leaves_the_record_of_what_was_done_and_no_proces
     write_answers(folder, {"p02": model_answer("p02"), "p03": loop})
     arguments = command(folder, "--json", path, "--jobs", 2)
     arguments[arguments.index("p02")] = "p02,p03"
-    process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.DEVNULL)
+    process = start(arguments, stdout=None, stderr=subprocess.DEVNULL)
     until(lambda: path.exists() or process.poll() is not None, 90.0)
     started = usage.descendants(process.pid)
     process.kill()

@@ -158,14 +158,12 @@ def test_those_that_were_used_last_are_kept(folder, monkeypatch):
 def test_a_grading_keeps_them_and_tells_of_the_chips_that_it_was_asked_for(tmp_path):
     folder = tmp_path / "compiled"
     children, told = Children(kernels=folder), []
-    children.open_server()
-    try:
+    with forked_workers():
+        children.open_server()
         source = model_answer("p02").encode()
         request = dataclasses.replace(asked(P02, "1"), chips=(942,))
         run = TestRun(P02, source, request, children, on_phase=told.append)
         found = run.run()
-    finally:
-        children.close()
     assert {f.verdict for f in found.cases.values()} == {"pass"}
     (compiled,) = (f.kernels for f in found.cases.values() if f.kernels)
     assert [kernel.capability for kernel in compiled] == [80, 90, 942]

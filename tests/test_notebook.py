@@ -18,6 +18,12 @@ from tests.records import write_answers
 
 CELLS = json.loads(notebook())["cells"]
 
+# What is graded is refused at once: tests/test_release.py has a release grade a right answer.
+EDITS = {
+    "make grade": "def weighted_row_sum(x):\n    return x\n",
+    "make submit": model_answer("p02"),
+}
+
 
 def test_it_is_made_from_its_source():
     assert NOTEBOOK.read_text(encoding="utf-8") == notebook()
@@ -80,8 +86,9 @@ def test_its_cells_run_in_order(tmp_path, monkeypatch):
     for cell in CELLS:
         if cell["cell_type"] != "code":
             continue
-        if "make grade" in "".join(cell["source"]):  # what a student does in the file browser
-            write_answers(Path("problems"), {"p02": model_answer("p02")})
+        for command, text in EDITS.items():  # what a student does in the file browser
+            if command in "".join(cell["source"]):
+                write_answers(Path("problems"), {"p02": text})
         text = "".join(cell["source"]).replace("https://github.com/OWNER/REPOSITORY", str(course))
         text = re.sub(r"^( *)!(.*)$", r"\1_code = _shell.line(\2!r)", text, flags=re.MULTILINE)
         text = re.sub(r"_shell\.line\((.*)!r\)", lambda m: f"_shell.line({m[1]!r})", text)
@@ -92,7 +99,7 @@ def test_its_cells_run_in_order(tmp_path, monkeypatch):
     (install, looked, graded, _, raced, submitted) = list(said.values())[1:]
     assert install[0] == 0, install[1]
     assert "python" in looked[1]
-    assert graded[0] == 0 and re.search(r"p02 .* pass ", graded[1])
+    assert graded[0] == 0 and "wrong signature" in graded[1]
     assert "got no CUDA GPU, expected one" in raced[1] or "roofline" in raced[1]
     assert submitted[0] == 0 and (tmp_path / "course" / "submission.zip").is_file()
     assert shown[0].startswith('<iframe srcdoc="') and "&lt;html" in shown[0]
