@@ -109,7 +109,7 @@ WRONG = (
     ),
     *of(
         "p09-one_backward_kernel",
-        ("logit on key zero", "", "OTHER-SINK-LOGIT", ('s = tl.where(seen, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, -1.0e30)\n        now', 's = tl.dot(q, tl.trans(k), input_precision="ieee") * scale\n        if SINK is not None:\n            s += tl.where(n[None, :] == 0, tl.load(SINK + h * ss).to(tl.float32), 0.0)\n        s = tl.where(seen, s, -1.0e30)\n        now'), ('    if SINK is not None:  # the logit', '    if SINK is None and BM < 0:  # the logit')),
+        ("logit on key zero", "", "OTHER-SINK-LOGIT WEIGHTS-INFINITE", ('s = tl.where(seen, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, -1.0e30)\n        now', 's = tl.dot(q, tl.trans(k), input_precision="ieee") * scale\n        if SINK is not None:\n            s += tl.where(n[None, :] == 0, tl.load(SINK + h * ss).to(tl.float32), 0.0)\n        s = tl.where(seen, s, -1.0e30)\n        now'), ('    if SINK is not None:  # the logit', '    if SINK is None and BM < 0:  # the logit')),
         ("delta without the sink", "", "OTHER-DELTA", ('delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)\n    if SINK is not None:\n        weight = tl.exp(tl.load(SINK + h * ss).to(tl.float32) - lse)', 'delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)\n    if SINK is not None:\n        weight = tl.exp(tl.load(SINK + h * ss).to(tl.float32) - lse)\n        delta = delta / (1.0 - weight)')),
         ("dsink of dp", "", "OTHER-SINK-GRADIENT", ('tl.where(m < N, weight * delta, 0.0)', 'tl.where(m < N, weight * delta * delta, 0.0)')),
         ("window larger for dq only", "", "", ('ds = (p * (dp', 'ds = (tl.where((gap >= 0) & (gap <= W) & inside, tl.exp(s - lse[:, None]), p) * (dp')),
