@@ -156,3 +156,18 @@ def test_a_loop_in_which_a_helper_is_called_has_the_bounds():
     spot = Spot(line, part="bounds")
     assert [lines[n - 1].strip() for n in source.fed_by(spot)] == ["stop = q_stop"]
     assert source.step_behind(spot) == 6
+
+
+def test_a_file_of_calls_in_each_other_is_looked_into_for_a_while():
+    text = "".join(
+        f"def f{n}(p):\n" + f"    f{n + 1}(p)\n" * 60 + f"    q{n} = p\n" for n in range(12)
+    )
+    source = Source("p08", f"# >>> step 1: a (about 1 line)\n{text}# <<< step 1\n".encode())
+    assert source.fed_by(Spot(3, part="address+mask", of="p")) == ()
+
+
+def test_a_kernel_in_another_function_is_followed_to_its_launch():
+    kernel = "    def kernel(p, n):\n        load(p + n)\n"
+    text = f"def host(x):\n    n = 2\n{kernel}    kernel[(1,)](x, n)\n"
+    tree = ast.parse(text)
+    assert lines_feeding(tree, Spot(4, part="address"), {2}.__contains__) == {2}

@@ -16,6 +16,7 @@ from grader.source.loops import FUNCTIONS, LOOPS, lines_of
 from grader.spec.problem import GIVEN
 
 _MOST = 400  # names that are followed
+_MOST_CALLS = 2_000  # that are looked into, in each other, for accesses
 _DEEPEST = 8  # calls in each other
 _BRANCHES = (ast.If, ast.IfExp)
 _COMPUTE = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp)
@@ -71,7 +72,8 @@ class _Slice:
         self._found: set[int] = set()
         self._waiting: list[_Place] = []
         self._seen: set[_Place] = set()
-        self._launched: list[tuple[str, str]] = []  # kernels, with the names of parameters
+        self._launched: list[tuple[ast.FunctionDef, str]] = []  # kernels, each with a parameter
+        self._calls = 0
 
     def from_line(self, function: ast.FunctionDef) -> set[int]:
         """Return the lines that make what the line of the spot, in `function`, works with."""
@@ -139,7 +141,7 @@ class _Slice:
             for caller, call in _calls(self._tree, function.name):
                 value = _argument(call, parameters.index(name), name)
                 if isinstance(call.func, ast.Subscript):
-                    self._launched.append((function.name, name))
+                    self._launched.append((function, name))
                 elif value is not None:
                     makes = not self._spot.part or isinstance(value, _COMPUTE)
                     self._found |= {call.lineno} if makes and self._ends(call.lineno) else set()
@@ -166,13 +168,12 @@ class _Slice:
                 self._follow(_Place(called, used, loaded) for used in _names(*returned))
 
     def _follow_launches(self) -> None:
-        """Find what kernels are passed, and with "program" the grids that they are launched on."""
+        """Find what kernels are passed, and with "grid" the grids that they are launched on."""
         for kernel, name in self._launched:
-            for caller, call in _calls(self._tree, kernel):
+            for caller, call in _calls(self._tree, kernel.name):
                 if not isinstance(call.func, ast.Subscript):
                     continue
-                index = _parameters(self._functions[kernel]).index(name)
-                value: ast.AST | None = _argument(call, index, name)
+                value: ast.AST | None = _argument(call, _parameters(kernel).index(name), name)
                 if "grid" in self._parts:
                     value = call.func.slice
                 if isinstance(value, ast.expr):
@@ -189,7 +190,8 @@ class _Slice:
         Of one that is made in a function that is called, that is what it gets as an argument.
         """
         called = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
-        function = self._functions.get(called)
+        function = self._functions.get(called) if self._calls < _MOST_CALLS else None
+        self._calls += 1
         if called in ("load", "store") or called.startswith("atomic_"):
             yield from _of_access(call, called, self._parts or {"address", "mask"}, within)
         elif function is not None and function not in within and len(within) < _DEEPEST:
