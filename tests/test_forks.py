@@ -148,7 +148,7 @@ def answer():
     [
         (lambda: forks.forking(server_environment()), "triton.experimental.gluon"),
         # And what tests of the judge import, which no worker finds.
-        (forked_workers, "pytest sympy triton.experimental.gluon"),
+        (forked_workers, "sympy triton.experimental.gluon"),
     ],
 )
 def test_what_the_first_launch_and_gradient_import_is_imported_once(opens, found):

@@ -207,8 +207,8 @@ def test_only_what_is_correct_is_measured(run):
 def test_an_answer_keeps_what_does_not_rest_on_the_checks_that_fail(run, monkeypatch):
     """Here all but the arguments pass; a TF32 dot, too, costs no more than its check."""
 
-    def fails(problem, findings, **_):
-        results = judged(problem, findings, seed=SEED)
+    def fails(problem, findings, **how):
+        results = judged(problem, findings, **how)
         wrong = {"verdict": Verdict.FAIL, "share": 0.0}
         return [r.model_copy(update=wrong if r.id in failing else {}) for r in results]
 

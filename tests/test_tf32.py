@@ -96,7 +96,11 @@ def test_on_a_gpu_the_check_of_precision_names_tf32():
     evidence = CallEvidence(result=Reply(0, Status.OK, launches=1), outputs=got)
     budget, casebook = Budget(P04.limits), Casebook(P04)
     session = SimpleNamespace(
-        machine=False, unusable=None, budget=budget, start=lambda: None, call=lambda *_: evidence
+        machine=False,
+        unusable=None,
+        budget=budget,
+        start=lambda: None,
+        call=lambda *_, **how: evidence,
     )
     sessions = SimpleNamespace(of=lambda at: session, budget=budget)
     finding = run_of("", P04, sessions=sessions, casebook=casebook).judge(at)

@@ -61,7 +61,7 @@ def _import_judges() -> None:
     before = set(sys.modules)
     for name in (*_JUDGES, *(f"_pytest.{plugin}" for plugin in default_plugins)):
         importlib.import_module(name)
-    ours = ("grader.", "reference")
+    ours = ("grader.", "reference", "pytest", "_pytest")
     _judges.update(name for name in sys.modules.keys() - before if name.startswith(ours))
 
 

@@ -27,6 +27,7 @@ MUTANTS = (
     _MUTANT("next key visible", ("plain",), NEXT_KEY_VISIBLE, "DIAGONAL-SHIFTED"),
     _MUTANT('divided by the sum twice', ('plain',), (('out = acc / running_sum[:, None]', 'out = acc / (running_sum * running_sum)[:, None]'),)),
     _MUTANT('kv head 0 for all', ('groups', 'batch_heads'), ((KV_HEAD, 'kv_head = q_head * 0'),), 'HEADS-ZERO', step=2, keeps=0.5),
+    _MUTANT('heads interleaved', ('groups',), ((KV_HEAD, 'kv_head = q_head % (num_q_heads // group_size)'),), 'HEADS-INTERLEAVED', step=2, keeps=0.5),
     _MUTANT('divided by kv heads', ('groups',), ((KV_HEAD, 'kv_head = q_head // (num_q_heads // group_size)'),), 'HEADS-DIVIDED-BY-KV-HEADS', keeps=0.5),
     _MUTANT('groups for k alone', ('groups',), ((OFFSET_V, 'v_ptr += batch * v_strides[0] + (q_head % (num_q_heads // group_size)) * v_strides[1]'),), keeps=0.5),
     _MUTANT("batch ignored", ("batch_heads",), BATCH_IGNORED, "BATCH-ZERO", step=2, keeps=0.6),
