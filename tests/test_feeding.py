@@ -6,6 +6,7 @@ import pytest
 
 from grader.source.feeding import Spot, lines_feeding
 from grader.source.submission import Source
+from grader.spec.causes import entries
 from tests.harness import model_answer
 
 TEXT = """\
@@ -122,7 +123,14 @@ def test_a_file_that_is_no_python_has_no_such_lines():
         ("p02", "x_tile = tl.load(", "mask", "x", ("row_mask =", "col_mask ="), None),
         ("p02", "tl.store(y_ptr + row_ids", "address+grid", "y", ("row_ids =",), 2),
         ("p03", "q = tl.load(q_ptrs", "mask", "", (), 3),  # it is made there
-        ("p03", "k = load_keys(k_ptr", "mask", "", ("HEAD_DIM=head_dim, IS_EVEN=",), 2),
+        (
+            "p03",
+            "k = load_keys(k_ptr",
+            "mask",
+            "",
+            ("num_q_heads, seqlen_q,", "HEAD_DIM=head_dim, IS_EVEN="),
+            2,
+        ),
         ("p05", "running_max, running_sum, acc = causal_walk(", "pointer", "v", ("v_ptr +=",), 2),
         ("p06", "scores = tl.dot(q, tl.trans(k)", "bounds", "", ("first_key =", "end_key ="), 3),
         (
@@ -145,7 +153,7 @@ def test_a_part_of_a_line_is_made_by_the_lines_of_that_part(problem, at, part, o
     spot = Spot(line, part=part, of=of)
     found = [lines[n - 1].strip() for n in source.fed_by(spot)]
     assert all(any(text.startswith(one) for text in found) for one in fed_by), found
-    assert len(found) <= 2
+    assert len(found) == len(fed_by), found
     assert source.step_behind(spot) == step
 
 
@@ -171,3 +179,9 @@ def test_a_kernel_in_another_function_is_followed_to_its_launch():
     text = f"def host(x):\n    n = 2\n{kernel}    kernel[(1,)](x, n)\n"
     tree = ast.parse(text)
     assert lines_feeding(tree, Spot(4, part="address"), {2}.__contains__) == {2}
+
+
+def test_what_of_a_line_a_cause_is_of_is_one_that_is_followed():
+    parts = {"mask", "address", "pointer", "launch", "grid", "bounds", "branch"}
+    said = {part for entry in entries().values() for part in entry.part.split("+")}
+    assert said - {""} == parts

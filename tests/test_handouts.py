@@ -23,15 +23,9 @@ from tests.shares import drawn
 from tests.steps import handout
 
 SECTIONS = (
-    "Goal",
-    "Before you start",
-    "The idea",
-    "Interface",
-    "Steps",
-    "How you are graded",
-    "Check your work",
-    "Sources",
-)
+    "Goal", "Before you start", "The idea", "Interface", "Steps", "How you are graded",
+    "Check your work", "Sources",
+)  # fmt: skip
 MOST_WORDS = 140  # of a step
 # What a student should have thought about before the kernel that needs it, and a word of it.
 SUBJECTS = {
@@ -235,14 +229,6 @@ def survive_markdown(text):
         assert not re.search(r"<[a-z]", formula), f"looks like an HTML tag: {formula}"
 
 
-def test_the_experiment_of_p01_compares_each_length_with_the_one_before(capsys):
-    (script,) = (s for _, s in FENCE.findall(handout(load_problem("p01"))) if "CAP = 2**29" in s)
-    exec(script.replace("2**29", "2**23"), {})
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.split()[0] == "256" and "previous" not in first
-    assert re.fullmatch(r" +512 +[\d.]+ s +8 MiB of scores +[\d.]+ x previous", second)
-
-
 # -- numbers ----------------------------------------------------------------------------------
 
 
@@ -269,11 +255,9 @@ def test_targets_are_those_of_problem_toml(problem):
             if problem.memory_cases(device):
                 assert f"{SLACK_BYTES[device] // 2**20} MiB" in text
     if problem.work is not None:
-        none = {
-            "square": "none when every tile is visited",
-            "causal": "none when every tile below the diagonal is visited",
-        }
-        naive = none.get(problem.work.naive) or f"none at {problem.work.naive:g}x"
+        tiles = {"square": "tile", "causal": "tile below the diagonal"}
+        tile = tiles.get(problem.work.naive)
+        naive = f"none when every {tile} is visited" if tile else f"none at {problem.work.naive:g}x"
         assert f"It earns all points up to {problem.work.full:g}x and {naive}" in text
 
 
@@ -308,8 +292,10 @@ def test_the_experiment_prints_what_its_answer_shows(problem):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(code.replace("CAP = 2**29", "CAP = 2**23"), {"__name__": "__main__"})
-    if problem.id == "p01":  # which times
-        assert re.fullmatch(r" +256 .*\n +512 .* x previous\n", printed.getvalue())
+    if problem.id == "p01":  # which times, each length beside the one before
+        first, second = printed.getvalue().splitlines()
+        assert first.split()[0] == "256" and "previous" not in first
+        assert re.fullmatch(r" +512 +[\d.]+ s +8 MiB of scores +[\d.]+ x previous", second)
         return
     shown = FENCE.search(beside(problem, "ANSWERS.md").partition("\n## Experiment\n")[2])
     got, expected = printed.getvalue().split(), shown[2].split()
@@ -381,17 +367,14 @@ def test_links_and_paths_lead_somewhere(path):
         if re.fullmatch(r"[\w./-]+\.(py|toml|md|json)|[\w.-]+/[\w./-]*", code):
             places = (path.parent / code, ROOT / code, PROBLEMS / "p01" / code)
             own = "pNN" in code or code in OF_A_COURSE
-            shown = own or any(place.exists() for place in places)
-            assert shown, f"{code} does not exist"
+            assert own or any(place.exists() for place in places), f"{code} does not exist"
 
 
 def source_names(problem):
     """Every name, attribute, keyword and constant in the problem's answer, stub and tests."""
-    names = set()
-    for path in (problem.folder / problem.file, problem.folder / "solution.py"):
-        names |= set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
-    names |= set(re.findall(r"\w+", (problem.folder / "problem.toml").read_text()))
-    return names | set(re.findall(r"\w+", (problem.folder / f"test_{problem.id}.py").read_text()))
+    files = (problem.file, "solution.py", "problem.toml", f"test_{problem.id}.py")
+    texts = ((problem.folder / file).read_text(encoding="utf-8") for file in files)
+    return {name for text in texts for name in re.findall(r"\w+", text)}
 
 
 @each_problem
