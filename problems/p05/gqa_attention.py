@@ -31,11 +31,10 @@ def _attention_kernel(
     the heads of a group share what comes from DRAM; no score leaves the chip.
     Limits: head_dim contiguous; IS_EVEN only where BLOCK_N divides seqlen.
     """
-    batch, q_head = batch_and_head(num_q_heads)  # of this program; int64, for they meet strides
-    # >>> step 1: the query head and the query tile (about 4 lines)
-    # After it: q_ptr, out_ptr and lse_ptr point at the first row of the query head `q_head` of
-    # `batch`; `query_start` is the first query of the program's tile (axis 1), the last tile in
-    # program 0.
+    # >>> step 1: the query head and the query tile (about 6 lines)
+    # After it: `batch` and `q_head` are those of the program; q_ptr, out_ptr and lse_ptr point at
+    # the first row of that head; `query_start` is the first query of the program's tile (axis 1),
+    # the last tile in program 0; `q` is that tile, (BLOCK_M, HEAD_DIM).
     raise NotImplementedError(
         "p05 step 1: the query head and the query tile; see problems/p05/README.md"
     )
@@ -44,7 +43,6 @@ def _attention_kernel(
     # After it: k_ptr and v_ptr point at the first row of the kv head that this query head shares.
     # <<< step 2
 
-    q = load_tile(q_ptr, query_start, q_strides[2], seqlen, BLOCK_M, HEAD_DIM)
     running_max, running_sum, acc = initial_state(BLOCK_M, HEAD_DIM)
     running_max, running_sum, acc = causal_walk(
         q, k_ptr, v_ptr, k_strides[2], v_strides[2], query_start, seqlen,

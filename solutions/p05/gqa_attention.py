@@ -31,12 +31,13 @@ def _attention_kernel(
     the heads of a group share what comes from DRAM; no score leaves the chip.
     Limits: head_dim contiguous; IS_EVEN only where BLOCK_N divides seqlen.
     """
+    # >>> step 1: the query head and the query tile (about 6 lines)
     batch, q_head = batch_and_head(num_q_heads)  # of this program; int64, for they meet strides
-    # >>> step 1: the query head and the query tile (about 4 lines)
     query_start = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
     q_ptr += batch * q_strides[0] + q_head * q_strides[1]
     out_ptr += batch * out_strides[0] + q_head * out_strides[1]
     lse_ptr += (batch * num_q_heads + q_head) * seqlen
+    q = load_tile(q_ptr, query_start, q_strides[2], seqlen, BLOCK_M, HEAD_DIM)
     # <<< step 1
     # >>> step 2: the kv head of the query head (about 3 lines)
     kv_head = q_head // group_size
@@ -44,7 +45,6 @@ def _attention_kernel(
     v_ptr += batch * v_strides[0] + kv_head * v_strides[1]
     # <<< step 2
 
-    q = load_tile(q_ptr, query_start, q_strides[2], seqlen, BLOCK_M, HEAD_DIM)
     running_max, running_sum, acc = initial_state(BLOCK_M, HEAD_DIM)
     running_max, running_sum, acc = causal_walk(
         q, k_ptr, v_ptr, k_strides[2], v_strides[2], query_start, seqlen,
