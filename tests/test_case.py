@@ -202,7 +202,7 @@ def test_the_next_one_is_one_that_is_not_solved(case):
 def test_a_line_that_feeds_the_bug_is_right(case):
     line = min(CASES["p06-1"].feeding_lines())
     out = case(f"{line}\n", "--case", "p06-1")[1]
-    assert f"right: line {line}, which feeds the one with the bug:" in out
+    assert f"right: line {line}, on which the one with the bug depends:" in out
 
 
 @pytest.mark.parametrize(

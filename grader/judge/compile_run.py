@@ -284,5 +284,6 @@ def _is_of_values(result: Reply | Ended, source: Source) -> bool:
     """
     if not isinstance(result, Reply) or result.status != Status.EXCEPTION:
         return False
-    ends = (n for n in ast.walk(ast.parse(source.data)) if isinstance(n, (ast.Assert, ast.Raise)))
+    nodes = ast.walk(source.tree) if source.tree else ()
+    ends = (n for n in nodes if isinstance(n, (ast.Assert, ast.Raise)))
     return any(n.lineno <= result.line <= (n.end_lineno or n.lineno) for n in ends)

@@ -250,7 +250,7 @@ def _where(problem_id: str, cause: ReportedCause) -> str:
         line = f" lines {first}-{last}" if first < last else f" line {first}"
     if 0 < len(message.fed_by) <= _MOST_LINES:
         lines = ", ".join(map(str, message.fed_by))
-        line += f", fed by line{'s' if len(message.fed_by) > 1 else ''} {lines}"
+        line += f", which depends on line{'s' if len(message.fed_by) > 1 else ''} {lines}"
     parts = [f"{clean(problem_id, ID_LIMIT)}{step}", clean(test or "", 60), f"{file}{line}"]
     return ", ".join(part for part in parts if part)
 

@@ -97,7 +97,7 @@ class Source:
 
     def step_of_loops_at(self, line: int) -> int | None:
         """Return the step in which all loops around `line` lie whole; None where there is none."""
-        tree = self._tree
+        tree = self.tree
         steps = {self._step_of(loop) for loop in loops_around(tree, line)} if tree else set()
         return steps.pop() if len(steps) == 1 else None
 
@@ -108,7 +108,7 @@ class Source:
         another step.
         """
         line, own = spot.line, self.step_at(spot.line)
-        tree = self._tree if line and self.has_steps else None
+        tree = self.tree if line and self.has_steps else None
         if tree is None or (own is not None and not (spot.part or is_head_of_loop(tree, line))):
             return ()
         others = None if spot.part else own
@@ -117,7 +117,7 @@ class Source:
 
     def bare_load(self) -> int:
         """Return the line of the one load with a mask and without `other`, 0 if not one is such."""
-        lines = bare_loads(tree) if (tree := self._tree) else []
+        lines = bare_loads(tree) if (tree := self.tree) else []
         return lines[0] if len(lines) == 1 else 0
 
     def step_behind(self, spot: Spot) -> int | None:
@@ -128,7 +128,7 @@ class Source:
         own = self.step_at(spot.line)
         if own is not None and spot.located:
             return own
-        tree = self._tree if spot.line and self.has_steps else None
+        tree = self.tree if spot.line and self.has_steps else None
         if tree is None or not self.keeps_given:
             return None  # the mistake may be in what was changed there
         lines = lines_feeding(tree, spot, lambda number: self.step_at(number) is not None)
@@ -139,7 +139,8 @@ class Source:
         return steps.pop() if len(steps) == 1 else None
 
     @functools.cached_property
-    def _tree(self) -> ast.Module | None:
+    def tree(self) -> ast.Module | None:
+        """The syntax tree, parsed once; None of what is no Python."""
         try:
             with warnings.catch_warnings(action="ignore"):
                 return ast.parse(self._text)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from grader.kernel.observers.rounds import Rounds
 from grader.kernel.observers.trace import OPERANDS
+from grader.source.loops import LOOPS
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.trace_record import SourceLine
@@ -33,7 +34,7 @@ def what_ran(
     sets = [
         (n, f"sets {name}")
         for name in state
-        for n in _setting(source.data, loop, name.partition("[")[0])
+        for n in _setting(source.tree, loop, name.partition("[")[0])
     ]
     ran += [(n, text) for n, text in sets if n != lines["product_line"]]
     ran += [(load["line"], _load(case, name, load)) for name, load in loads if name == "v"]
@@ -74,9 +75,9 @@ def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _setting(data: bytes, loop: int, name: str) -> list[int]:
+def _setting(tree: ast.Module | None, loop: int, name: str) -> list[int]:
     """Return the lines that set a name in a loop: in a function that does, those in there."""
-    nodes, lines = list(ast.walk(ast.parse(data))), assignments(data, loop, {name})
+    nodes, lines = list(ast.walk(tree)) if tree else [], assignments(tree, loop, {name})
     calls = [n.func for n in nodes if isinstance(n, ast.Call) and n.lineno in lines]
     called = {f.id for f in calls if isinstance(f, ast.Name)}
     functions = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name in called]
@@ -86,12 +87,12 @@ def _setting(data: bytes, loop: int, name: str) -> list[int]:
     ]
 
 
-def assignments(data: bytes, loop: int, names: set[str]) -> list[int]:
+def assignments(tree: ast.Module | None, loop: int, names: set[str]) -> list[int]:
     """Return the lines inside the loop that begins at a line where some name is assigned.
 
     Where it is set to another as it is, as in running_max = new_max, those where the other is.
     """
-    loops = [n for n in ast.walk(ast.parse(data)) if isinstance(n, (ast.For, ast.While))]
+    loops = [n for n in ast.walk(tree) if isinstance(n, LOOPS)] if tree else []
     inside = [n for node in loops if node.lineno == loop for n in ast.walk(node)]
     copies = dict(pair for n in inside if isinstance(n, ast.Assign) for pair in _copies(n))
     names = names | {made.id for name, made in copies.items() if name.id in names}

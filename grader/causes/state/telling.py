@@ -279,7 +279,7 @@ def _lines(
     assert compared.part is not None
     first = compared.part.roles[0] == "maximum"  # the others are relative to it
     wanted = {name.partition("[")[0] for name in (names[:1] if first else names)}
-    found = assignments(source.data, loop, wanted)
+    found = assignments(source.tree, loop, wanted)
     if "accumulator" in compared.part.roles and not first:
         found.append(products[1])  # it may be in a function that the loop calls
     return source_lines(source, found or products[1:])

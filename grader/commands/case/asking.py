@@ -108,7 +108,7 @@ class Asked:
                 terminal.text(f"got {clean(typed, 40)!r}, expected a line from 1 to {len(source)}")
                 continue
             said = "right" if number in wrong | feeding else "not there"
-            fed = ", which feeds the one with the bug" if number in feeding else ""
+            fed = ", on which the one with the bug depends" if number in feeding else ""
             code = clean(source[number - 1].strip())
             terminal.text(f"{said}: line {number}{fed}: {code}", "", INDENT)
             if number in wrong | feeding:
