@@ -32,10 +32,10 @@ _SPECIAL = {
 _TALL = {"WINDOW-EDGE-UNMASKED": (40, {"window_size": 9}), "SINKS-WHOLE-TILE": (24, {})}
 _NOT_OF_PAIRS = {"K-V-SWAPPED", "PADDED-KEYS-COUNTED", "HEADS-ZERO", "BATCH-ZERO"}
 _WORDS = {
-    "#": "taken, as it should be",
-    "x": "visible and not taken",
-    "!": "taken and not visible",
-    "2": "taken twice",
+    "#": "counted, correctly",
+    "x": "visible, skipped",
+    "!": "hidden, counted",
+    "2": "counted twice",
     "?": "depends on the kernel",
 }
 

@@ -218,7 +218,7 @@ def test_work_that_is_too_much_costs_points_and_the_exit_code_says_so(run, tmp_p
     points = problem.components["work"].points
     assert points.earned == 0 and points.available == load_problem("p04").points.work
     assert "p04 work: 0 of 2: 1.50x the multiply-adds that are needed" in out
-    assert "o visited, not needed" in out
+    assert "o loaded, not needed" in out
 
 
 @pytest.mark.parametrize("option", ["--map", None])

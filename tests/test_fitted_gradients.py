@@ -194,7 +194,7 @@ def halves(case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         (
             lambda case, ds, k: ds @ case.values(),
             "OTHER-TERMS",
-            "P * delta is taken over rows of v",
+            "P * delta is summed over rows of v",
         ),
     ],
 )

@@ -250,7 +250,7 @@ def test_a_map_of_tiles_covers_each_tile_once_and_counts_them():
     assert {layer.letter: layer.count for layer in grid.layers} == {
         "#": 3, "/": 1, ".": 2, "x": 1, "!": 1, "2": 1, "o": 1,
     }  # fmt: skip
-    assert "1 queries missed" in grid.summary and "batch 1 head 2 for dk" in grid.title
+    assert "1 queries skipped" in grid.summary and "batch 1 head 2 for dk" in grid.title
     assert [label.text for label in grid.letters] == ["x", "!", "2", "o"]
     assert '"note": "the program of these keys, line 71"' in grid.data
     assert "x ! 2 o" in grid.text

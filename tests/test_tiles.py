@@ -179,7 +179,7 @@ def test_each_row_begins_with_its_first_query():
         "     0  / . .",
         "     4  # / .",
         "     8  # # /",
-        "        # taken whole   / taken in part",
+        "        # all counted   / part counted",
     ]
 
 
@@ -209,9 +209,9 @@ def test_a_map_travels_in_a_message():
 def test_in_dk_and_dv_it_is_queries_that_are_missed():
     found = wrong_in((0, 0, 5, 1))
     for product, words in (
-        ("dk", "queries missed"),
-        ("dv", "queries missed"),
-        ("dq", "keys missed"),
+        ("dk", "queries skipped"),
+        ("dv", "queries skipped"),
+        ("dq", "keys skipped"),
     ):
         tiles = tile_map(dataclasses.replace(found, product=product))
         assert f"x {words}" in "\n".join(tile_lines(tiles))

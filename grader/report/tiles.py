@@ -5,16 +5,16 @@ from __future__ import annotations
 from grader.spec.grade_record import TileMap
 
 WORDS = {
-    TileMap.FULL: "taken whole",
-    TileMap.MASKED: "taken in part",
-    TileMap.WASTED: "visited, not needed",
-    TileMap.MISSED: "keys missed",
-    TileMap.TAKEN: "not visible, taken",
-    TileMap.TWICE: "taken twice",
+    TileMap.FULL: "all counted",
+    TileMap.MASKED: "part counted",
+    TileMap.WASTED: "loaded, not needed",
+    TileMap.MISSED: "keys skipped",
+    TileMap.TAKEN: "hidden, counted",
+    TileMap.TWICE: "counted twice",
 }
 
 
-_OF_KEYS = {TileMap.MISSED: "queries missed"}  # in a row of dk or dv the sum is over queries
+_OF_KEYS = {TileMap.MISSED: "queries skipped"}  # in a row of dk or dv the sum is over queries
 
 
 def words(tiles: TileMap) -> dict[str, str]:
@@ -37,7 +37,7 @@ def tile_lines(tiles: TileMap) -> list[str]:
 
 
 def is_as_due(tiles: TileMap) -> bool:
-    """Whether every visible key was taken once, and no other was visited."""
+    """Whether every visible key was counted once, and no other tile was loaded."""
     wrong = {TileMap.WASTED, TileMap.MISSED, TileMap.TAKEN, TileMap.TWICE}
     return not wrong & set("".join(tiles.rows))
 

@@ -61,7 +61,7 @@ _Side = tuple[str, int, int]
 
 def tile_grid(tiles: TileMap, line: int | None = None) -> SimpleNamespace:
     """Return the map of the tiles; `line` is that of the mistake, where it is known."""
-    words = words_of(tiles) | {TileMap.NOTHING: "not visited, not needed"}
+    words = words_of(tiles) | {TileMap.NOTHING: "not loaded, not needed"}
     known = tuple("".join(c if c in words else TileMap.NOTHING for c in row) for row in tiles.rows)
     first, *others = tile_lines(tiles.model_copy(update={"rows": known or (TileMap.NOTHING,)}))
     sides = f"queries down, keys across, {tiles.tile_q} x {tiles.tile_k} to a cell"
