@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -31,14 +30,13 @@ HELP: Mapping[str, str] = {
     "classroom50": "write the scores as Classroom 50's result.json",
     "html": "write the report as one page for a browser",
 }
-_NONE: Mapping[str, bytes] = types.MappingProxyType({})
 
 
 def write_all(
     files: Mapping[str, Path],
     record: GradeRecord,
     variables: Mapping[str, str],
-    sources: Mapping[str, bytes] = _NONE,
+    sources: Mapping[str, bytes] = {},
 ) -> None:
     """Write `record` in the format of each name, each file in one step: all that can be written.
 

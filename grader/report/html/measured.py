@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from grader.base.text import byte_size, clean, finite, milliseconds, times
 from grader.report.html import grids
-from grader.report.html.charts import Dots, Measure, dots
+from grader.report.html.charts import Measure, dots
 from grader.report.kernels import kernel_cells, kernels_of
 from grader.report.message import ID_LIMIT
 from grader.report.score import shown_figures
@@ -49,17 +49,11 @@ class Table:
     details: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Chart:
-    """A chart with its title, and what a span in it is."""
+def charts(record: GradeRecord) -> list[SimpleNamespace]:
+    """Return the charts of speed, memory and work of all problems that have any.
 
-    title: str
-    dots: Dots
-    span: str
-
-
-def charts(record: GradeRecord) -> list[Chart]:
-    """Return the charts of speed, memory and work of all problems that have any."""
+    Each has a title, its `dots`, and in words what a `span` in it is.
+    """
     speeds, memories, works = [], [], []
     for problem in record.problems:
         id = clean(problem.id, ID_LIMIT)
@@ -83,7 +77,7 @@ def charts(record: GradeRecord) -> list[Chart]:
         ("Work, over what is needed", works, "{:g}x".format, "from all points to none"),
     )
     return [
-        Chart(title, chart, span)
+        SimpleNamespace(title=title, dots=chart, span=span)
         for title, measures, written, span in rows
         if (chart := dots(measures, written))
     ]
