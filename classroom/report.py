@@ -243,7 +243,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _students(course: Path, standing: Standing) -> int:
     """Write the reports of all students, delete those of nobody; return of how many there are."""
-    outputs.reports_folder(course)
+    outputs.make_reports_folder(course)
     for student in standing.students:
         places = [(student.id, problem) for problem in standing.problems]
         graded = [Graded(standing.grades[p], standing.result(*p)) for p in places]

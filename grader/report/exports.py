@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -47,12 +46,14 @@ def write_all(
         EnvironmentFault: some file cannot be written.
     """
     failed = []
-
-    def of_a_job(record: GradeRecord) -> str:
-        return classroom50.render(record, variables, datetime.datetime.now(datetime.UTC))
-
-    of_sources = {"html": functools.partial(page.render, sources=sources)}
-    for name, render in {**FORMATS, "classroom50": of_a_job, **of_sources}.items():
+    renders = {
+        **FORMATS,
+        "classroom50": lambda record: classroom50.render(
+            record, variables, datetime.datetime.now(datetime.UTC)
+        ),
+        "html": lambda record: page.render(record, sources=sources),
+    }
+    for name, render in renders.items():
         if name in files:
             try:
                 write_whole(files[name], render(record))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 
 from grader.base.text import finite
-from grader.report.score import shown_figures
+from grader.report.score import figures_of
 from grader.spec.grade_record import GradeRecord, ProblemResult, SpeedFigures
 from grader.spec.problem import ManifestError, load_problem, problem_ids
 from grader.spec.roofline import answer_counts, rates
@@ -191,8 +191,8 @@ def roofline(record: GradeRecord) -> SimpleNamespace | None:
 
 def _point(problem: ProblemResult, dots: float, bytes_per_s: float) -> Point | None:
     """Return where an answer with dots stands; None where its time or its shape is not known."""
-    figures = shown_figures(problem.components.get("speed"))
-    if not isinstance(figures, SpeedFigures) or problem.id not in problem_ids():
+    figures = figures_of(problem, SpeedFigures)
+    if figures is None or problem.id not in problem_ids():
         return None
     took_ms = finite(figures.median_ms)
     try:

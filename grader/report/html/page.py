@@ -41,7 +41,7 @@ from grader.report.message import (
     trace_of,
     walk_as_due,
 )
-from grader.report.score import losses, shown_figures, told_causes
+from grader.report.score import figures_of, losses, told_causes
 from grader.report.state import command, left_out
 from grader.report.tiles import is_as_due
 from grader.spec.grade_record import (
@@ -242,10 +242,9 @@ def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[s
         shown = (map_ for earlier in causes for map_ in earlier["maps"])
         first = not any(map_.title.startswith("Error") for map_ in shown)
         causes.append(_cause(problem, cause, data if same else b"", errors=first))
-    work = shown_figures(problem.components.get("work"))
-    shown = work if isinstance(work, WorkFigures) else WorkFigures()
+    work = figures_of(problem, WorkFigures) or WorkFigures()
     has_film = any(cause["film"] for cause in causes)
-    right = shown.trace if not has_film else None
+    right = work.trace if not has_film else None
     return {
         "record": problem,
         "tone": _tone(problem),
@@ -255,8 +254,8 @@ def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[s
         "rest": f"and {plural(len(rest), 'more check')}: {', '.join(rest)}" if rest else "",
         "figures": measured.tables(problem),
         "kernels": measured.kernel_table(problem),
-        "map": measured.work_map(problem),
-        "film": film(right, (shown.tiles,), data if same else b"") if right else None,
+        "map": grids.tile_grid(work.tiles) if work.tiles is not None and work.tiles.rows else None,
+        "film": film(right, (work.tiles,), data if same else b"") if right else None,
         "no_film": no_film(problem) if not has_film and right is None else "",
         "source": _source(problem, told, data) if same else None,
         "file": file,
