@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from classroom.folder import DATABASE, holder, locked, open_class
-from classroom.grades import Standing, Status, read_policy, read_standing
+from classroom.grades import Grade, Standing, Status, read_policy, read_standing
 from classroom.layouts import Found, find
 from classroom.records import CourseError, HandIn, Student
 from classroom.roster import NAMED, Matching, Times, read_roster, read_times
@@ -34,11 +34,10 @@ _CONFLICTS = 10  # that are named
 class Collected:
     """What a source holds: a hand-in with its files by problem for everyone who is in it.
 
-    `unknown` are those of them whom the roster has not, `notes` what was left out.
+    `notes` say what was left out.
     """
 
-    hand_ins: tuple[tuple[HandIn, Mapping[str, bytes]], ...]
-    unknown: tuple[str, ...] = ()
+    hand_ins: tuple[tuple[HandIn, Mapping[str, bytes]], ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -75,9 +74,7 @@ def collect(
             _last_of(student, ones, known_times.get(student))
             for student, ones in sorted(by_student.items())
         )
-    known = matching.ids
-    unknown = tuple(h.student for h, _ in hand_ins if known and h.student not in known)
-    return Collected(hand_ins, unknown, (*notes, *left_out))
+    return Collected(hand_ins, (*notes, *left_out))
 
 
 def _decided(found: Sequence[Found], ids: Collection[str], choose: Collection[str]) -> list[Found]:
@@ -95,21 +92,18 @@ def _decided(found: Sequence[Found], ids: Collection[str], choose: Collection[st
     kept: list[Found] = []
     conflicts: list[str] = []
     for student, sources in by_student.items():
-        chosen = [s for s, ones in sources.items() if any(_names(one, choose) for one in ones)]
+        entries = {source: _entry(ones[0]) for source, ones in sources.items()}
+        chosen = [s for s, ones in sources.items() if any(_is_in(choose, one) for one in ones)]
         if len(sources) == 1 or (ids and student not in ids):
             kept += [one for ones in sources.values() for one in ones]
         elif len(chosen) == 1:
-            others = tuple(
-                f"{_entry(ones[0])} is not read: {_entry(sources[chosen[0]][0])} was chosen"
-                for source, ones in sources.items()
-                if source != chosen[0]
-            )
+            counts = entries.pop(chosen[0])
+            notes = [f"{other} is not read: {counts} was chosen" for other in entries.values()]
             kept += [
-                dataclasses.replace(one, notes=(*one.notes, *others)) for one in sources[chosen[0]]
+                dataclasses.replace(one, notes=(*one.notes, *notes)) for one in sources[chosen[0]]
             ]
         else:
-            got = " and ".join(_entry(ones[0]) for ones in sources.values())
-            conflicts.append(f"{shown(student)} has {got}")
+            conflicts.append(f"{shown(student)} has {' and '.join(entries.values())}")
     if conflicts:
         more = len(conflicts) - _CONFLICTS
         some = "; ".join(conflicts[:_CONFLICTS]) + f"; and {more} more" * (more > 0)
@@ -125,7 +119,7 @@ def _entry(one: Found) -> str:
     return shown(one.shown_as.partition("/")[0])
 
 
-def _names(one: Found, choose: Collection[str]) -> bool:
+def _is_in(choose: Collection[str], one: Found) -> bool:
     return _entry(one) in choose or one.shown_as.partition("/")[0] in choose
 
 
@@ -145,39 +139,30 @@ def _last_of(
 ) -> tuple[HandIn, Mapping[str, bytes]]:
     """Read the last submission of a student that can be read; the others are noted."""
     ordered = sorted(ones, key=lambda one: one.order, reverse=True)
-    failed: list[str] = []
-    for at, one in enumerate(ordered):
+    one, files, failed = ordered[0], {}, []
+    notes, error = list(one.notes), None
+    for at, tried in enumerate(ordered):
         try:
-            contents = archives.read(one.path)
-        except archives.ArchiveError as error:
-            failed.append(clean(str(error)))
+            contents = archives.read(tried.path)
+        except archives.ArchiveError as fault:
+            failed.append(clean(str(fault)))
             continue
-        notes = [*one.notes, *contents.notes]
+        one, files = tried, {path.split("/")[0]: data for path, data in contents.files.items()}
         lead = "" if one.number < 0 else "a later submission cannot be read: "
-        notes += [f"{lead}{text}" for text in failed]
+        notes = [*one.notes, *contents.notes, *(f"{lead}{text}" for text in failed)]
         notes += [_unused(other, one) for other in ordered[at + 1 :]]
-        files = {path.split("/")[0]: data for path, data in contents.files.items()}
-        return _hand_in(student, one, time, notes, files), files
-    first = ordered[0]
-    return _hand_in(student, first, time, first.notes, {}, error=failed[0]), {}
-
-
-def _hand_in(
-    student: str,
-    one: Found,
-    time: str | None,
-    notes: Sequence[str],
-    files: Mapping[str, bytes],
-    error: str | None = None,
-) -> HandIn:
-    return HandIn(
+        break
+    else:
+        error = failed[0]
+    hand_in = HandIn(
         student=student,
         source=shown(one.shown_as),
-        files={p: hashlib.sha256(data).hexdigest() for p, data in files.items()},
+        files={problem: hashlib.sha256(data).hexdigest() for problem, data in files.items()},
         submitted_at=time or one.submitted_at,
         notes=tuple(notes[:_MAX_NOTES]),
         error=error,
     )
+    return hand_in, files
 
 
 def _unused(other: Found, one: Found) -> str:
@@ -245,10 +230,8 @@ def render(
         if len(texts) > _LISTED:
             row("", f"and {len(texts) - _LISTED} more")
 
-    ids, hand_ins = (
-        {student.id: clean(student.id, 60) for student in standing.students},
-        standing.hand_ins,
-    )
+    ids = {student.id: clean(student.id, 60) for student in standing.students}
+    hand_ins = standing.hand_ins
     grades = [grade for grade in standing.grades.values() if grade.key is not None]
     if running:
         row("at work", running)
@@ -263,8 +246,7 @@ def render(
         row("collected", ", ".join(parts) or "nothing")
     if graded or cached:
         row("graded now", f"{plural(graded, 'file')}, {cached} from before")
-    counts = collections.Counter(str(grade.status) for grade in grades)
-    if counts:
+    if counts := collections.Counter(_files(grades).values()):
         row("files", ", ".join(f"{count} {status}" for status, count in counts.items()))
     refused = [
         f"{ids[h.student]}: {h.error}" for h in hand_ins.values() if h.error and h.student in ids
@@ -285,6 +267,19 @@ def render(
     if interrupted:
         row("interrupted", "everything that was finished is kept; the same command goes on")
     return "\n".join(lines) + "\n"
+
+
+def _files(grades: Iterable[Grade]) -> dict[tuple[str, str], Status]:
+    """Return what became of each file, as the live view counts: of several students' it is one.
+
+    Points that a person gave one of them say nothing about the file of the others.
+    """
+    files: dict[tuple[str, str], Status] = {}
+    for grade in grades:
+        place = grade.problem, grade.key.sha256
+        if grade.status is not Status.OVERRIDDEN or place not in files:
+            files[place] = Status.FAULT if grade.fault else grade.status
+    return files
 
 
 def _some(names: Iterable[str]) -> str:
@@ -338,7 +333,7 @@ def into(store: Store, options: argparse.Namespace) -> tuple[Collected, Kept | N
             raise CourseError(f"--{option}: got it without SOURCE, expected the submissions too")
     students = read_roster(roster) if roster else store.students()
     times = read_times(options.times) if options.times else {}
-    collected = Collected(())
+    collected = Collected()
     if source:
         given = {"assignment": options.assignment, "choose": options.choose}
         collected = collect(source, students, times, **given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import statistics
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 from classroom.grades import Standing, Status
 from classroom.records import FileResult
+from grader.base.text import points
 from grader.spec.grade_record import CheckResult, ProblemResult, SpeedFigures, Verdict
 from grader.spec.problem import Problem, load_problem
 
@@ -58,21 +60,15 @@ def spread(values: Iterable[float]) -> Spread | None:
 
 def histogram(values: Sequence[float], possible: float, parts: int) -> tuple[Bar, ...]:
     """Count points in `parts` equal ranges; none and all of what is possible are counted apart."""
-    bounds = [possible * (number + 1) / parts for number in range(parts)]
-    counts = Counter(_range_of(value, possible, bounds) for value in values)
-    labels = ["0", *(f"to {_short(bound)}" for bound in bounds[:-1])]
-    labels += [f"under {_short(possible)}", f"{_short(possible)}, all"]
+    bounds = [possible * number / parts for number in range(parts)]  # each is in the range below
+    places = (
+        parts + 1 if value >= possible else bisect.bisect_left(bounds, max(value, 0))
+        for value in values
+    )
+    counts = Counter(places)
+    labels = ["0", *(f"to {points(bound)}" for bound in bounds[1:])]
+    labels += [f"under {points(possible)}", f"{points(possible)}, all"]
     return tuple(Bar(label, counts[at], len(values)) for at, label in enumerate(labels))
-
-
-def _range_of(value: float, possible: float, bounds: Sequence[float]) -> int:
-    if value >= possible:
-        return len(bounds) + 1
-    return 0 if value <= 0 else 1 + next(at for at, b in enumerate(bounds) if value <= b)
-
-
-def _short(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
 
 
 def summarize(standing: Standing) -> SimpleNamespace:
@@ -113,11 +109,11 @@ def _total(
         return None
     sums, undecided = [], 0
     for student in standing.students:
-        points = [standing.grades[student.id, problem.id].points for problem in of]
-        if None in points:
+        parts = [standing.grades[student.id, problem.id].points for problem in of]
+        if None in parts:
             undecided += 1
         else:
-            sums.append(round(sum(p for p in points if p is not None), 1))
+            sums.append(round(sum(parts), 1))
     possible = round(sum(problem.possible for problem in of), 1)
     return SimpleNamespace(
         name=name,
@@ -214,23 +210,23 @@ def _first_wrong_step(result: ProblemResult, count: int) -> int | None:
     return min((step for step in steps if step is not None), default=None)
 
 
-def full_speedup(result: FileResult) -> float | None:
-    """Return the speed-up of what earned full points for correctness, None where there is none."""
+def speed_of(result: FileResult) -> SpeedFigures | None:
+    """Return the speed of what earned full points for correctness, None where none was measured."""
     parts = result.result.components
     right, speed = parts.get("correctness"), parts.get("speed")
     if right is None or speed is None or not isinstance(speed.figures, SpeedFigures):
         return None
     whole = right.verdict is Verdict.PASS and right.points.earned >= right.points.possible > 0
-    return speed.figures.speedup if whole else None
+    return speed.figures if whole and speed.figures.speedup is not None else None
 
 
 def _speeds(results: Sequence[FileResult]) -> tuple[SimpleNamespace, ...]:
     """Return speed-ups by device, of those who earned full points for correctness."""
     found: dict[str, list[float]] = {}
     for result in results:
-        speedup = full_speedup(result)
-        if speedup is not None and speedup > 0:
-            found.setdefault(result.environment.device_name, []).append(speedup)
+        speed = speed_of(result)
+        if speed is not None and speed.speedup > 0:
+            found.setdefault(result.environment.device_name, []).append(speed.speedup)
     return tuple(
         SimpleNamespace(device=device, spread=middle, bars=_doublings(values))
         for device, values in sorted(found.items())

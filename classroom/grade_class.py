@@ -18,7 +18,7 @@ from classroom.folder import DATABASE, locked
 from classroom.grades import read_policy, read_standing
 from classroom.grading import LIMIT_S, Settings
 from classroom.outputs import write_gradebooks
-from classroom.plan import Versions, plan
+from classroom.plan import plan, versions
 from classroom.store import Store
 from classroom.view import View
 from grader.base import stdout
@@ -109,8 +109,7 @@ def _grade(
             calibration = find_calibration(options.calibration, machine)
             text = calibration.model_dump_json() if calibration else None
             settings = dataclasses.replace(settings, calibration=text)
-            versions = Versions(machine, **how, calibration=text)
-            of_problems = {problem: versions.of(problem) for problem in problems}
+            of_problems = versions(machine, problems, **how, calibration=text)
             todo = plan(store, problems, of_problems, again=options.retry_faults)
             view = View(Console(stderr=True), todo)
             if todo.jobs:

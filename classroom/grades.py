@@ -100,8 +100,8 @@ class Status(enum.StrEnum):
 
     GRADED = "graded"
     OVERRIDDEN = "overridden"  # a person decided
-    NOT_HANDED_IN = "not handed in"
     REFUSED = "refused"  # nothing of it could be graded, or the source policy forbids it
+    NOT_HANDED_IN = "not handed in"
     FAULT = "fault"  # of the infrastructure: nothing is decided
     PENDING = "not graded yet"
 

@@ -68,10 +68,9 @@ def read_metadata(path: Path) -> list[Submission]:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         raise _not_understood(f"{where}{getattr(error, 'problem', error)}", "YAML") from None
-    found = [_submission(key, value) for key, value in (data.items() if _is_map(data) else ())]
-    if not found:
+    if not isinstance(data, dict) or not data:
         raise CourseError(f"{path.name}: got no submission, expected Gradescope's export")
-    return found
+    return [_submission(key, value) for key, value in data.items()]
 
 
 def _value(event: Any, events: Iterator[Any], levels: int) -> Any:
@@ -95,32 +94,23 @@ def _value(event: Any, events: Iterator[Any], levels: int) -> Any:
 
 
 def _submission(folder: str, data: Any) -> Submission:
-    if not _SUBMISSION.fullmatch(folder) or not _is_map(data):
+    if not _SUBMISSION.fullmatch(folder) or not isinstance(data, dict):
         raise _not_understood(f"{folder}: {data}", "submission_<number>: and its :submitters:")
     time, submitters = data.get(":created_at"), data.get(":submitters") or []
-    if not isinstance(submitters, list) or not all(map(_is_map, submitters)):
+    if not isinstance(submitters, list) or not all(isinstance(who, dict) for who in submitters):
         expected = "the :name:, :sid: or :email: of each"
         raise _not_understood(f"{folder}: :submitters: {submitters}", expected)
-    match = _TIME.search(str(time.get("utc") if _is_map(time) else time))
+    match = _TIME.search(str(time.get("utc") if isinstance(time, dict) else time))
     return Submission(
         folder,
         [Submitter(*(_text(who, f":{key}") for key in _FIELDS)) for who in submitters],
-        _utc(match) if match else None,
+        utc("{}T{}{}".format(*match.groups()).replace("UTC", "Z")) if match else None,
     )
-
-
-def _is_map(data: Any) -> bool:
-    return isinstance(data, dict)
 
 
 def _text(data: dict[str, Any], key: str) -> str:
     text = data.get(key)
     return text if isinstance(text, str) and text not in ("null", "~") else ""
-
-
-def _utc(time: re.Match[str]) -> str:
-    zone = "+00:00" if time[3] in ("Z", "UTC") else time[3]
-    return utc(f"{time[1]}T{time[2]}{zone}")
 
 
 def _not_understood(got: str, expected: str) -> CourseError:

@@ -192,30 +192,22 @@ def judged(
         record = GradeRecord.model_validate_json(outcome.record)
     except ValidationError as error:
         return all_faults(keys, f"its record is not valid: {error.errors()[0]['msg']}; {ending}")
-    here, expected = record.environment, machine
-    if (here.device, here.device_name) != (expected.device, expected.device_name):
+    here = record.environment
+    if (here.device, here.device_name) != (machine.device, machine.device_name):
         got = f"graded on {clean(here.device_name, 60)}"
-        return all_faults(keys, f"{got}, expected {clean(expected.device_name, 60)}")
+        return all_faults(keys, f"{got}, expected {clean(machine.device_name, 60)}")
     if record.mode != ("official" if official else "local"):
         return all_faults(keys, f"graded in mode {record.mode}")
     found = {problem.id: problem for problem in record.problems}
+    graded = {"mode": record.mode, "seed": record.seed, "environment": here, "graded_at": now()}
     results, faults = [], {}
     for problem, key in keys.items():
         result = found.get(problem)
         why = _no_result(result, key) if result else "it is not in the record"
         if why or result is None:
             faults[key] = clean("; ".join(filter(None, (why, ending))), _WORDS)
-            continue
-        results.append(
-            FileResult(
-                key=key,
-                result=result,
-                mode=record.mode,
-                seed=record.seed,
-                environment=here,
-                graded_at=now(),
-            )
-        )
+        else:
+            results.append(FileResult(key=key, result=result, **graded))
     return Judged(tuple(results), faults)
 
 

@@ -192,19 +192,18 @@ def _of_gradescope(folder: Path, matching: Matching) -> _Read:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """One of the files that a platform delivers side by side, and the name that it had."""
+    """One of the files that a platform delivers side by side: whose, and the name that it had."""
 
     entry: os.DirEntry
+    student: str
+    source: str
     own_name: str
     number: int = 0
-
-
-# Whose a file is, the account that handed it in, the name that it had, its number, what is said.
-_Named = tuple[str, str, str, int, tuple[str, ...]]
+    said: tuple[str, ...] = ()
 
 
 def _of_platform(
-    read: Callable[[os.DirEntry, Matching], _Named | str],
+    read: Callable[[os.DirEntry, Matching], _Part | str],
     entries: list[os.DirEntry],
     matching: Matching,
     work: Path,
@@ -212,32 +211,28 @@ def _of_platform(
     """Read what a platform delivers side by side; `read` says whose an entry is, or what it is."""
     found, notes = [], []
     files: dict[tuple[str, str], list[_Part]] = {}
-    late: dict[str, tuple[str, ...]] = {}
     for entry in entries:
-        named = read(entry, matching)
-        if isinstance(named, str):
-            notes.append(f"{shown(entry.name)} {named}: left out")
-            continue
-        student, source, own_name, number, said = named
-        late[source] = said or late.get(source, ())
-        if entry.is_file(follow_symlinks=False):
-            files.setdefault((student, source), []).append(_Part(entry, own_name, number))
+        part = read(entry, matching)
+        if isinstance(part, str):
+            notes.append(f"{shown(entry.name)} {part}: left out")
+        elif entry.is_file(follow_symlinks=False):
+            files.setdefault((part.student, part.source), []).append(part)
         else:
-            found += _in_folder(Found(student, Path(entry.path), entry.name, source))
-    for (student, source), parts in files.items():
-        found += _in_files(student, source, parts, work, late[source])
+            found += _in_folder(Found(part.student, Path(entry.path), entry.name, part.source))
+    for parts in files.values():
+        found += _in_files(parts, work)
     return found, notes
 
 
-def _of_moodle(entry: os.DirEntry, matching: Matching) -> _Named | str:
+def _of_moodle(entry: os.DirEntry, matching: Matching) -> _Part | str:
     match = _MOODLE.fullmatch(entry.name)
     if match is None or match[3] == "onlinetext" or _named_as_in(entry) != "Moodle":
         return "is no submission of files"
     student = matching.student(match[2], "number") or match[2]
-    return student, f"{match[1]}_{match[2]}", match[4], 0, ()
+    return _Part(entry, student, f"{match[1]}_{match[2]}", match[4])
 
 
-def _of_canvas(entry: os.DirEntry, matching: Matching) -> _Named | str:
+def _of_canvas(entry: os.DirEntry, matching: Matching) -> _Part | str:
     readings = list(_CANVAS.finditer(entry.name))
     if not readings or not entry.is_file(follow_symlinks=False):
         return "is not named as Canvas does"
@@ -252,34 +247,35 @@ def _of_canvas(entry: os.DirEntry, matching: Matching) -> _Named | str:
         )
     name = re.sub("_LATE$", "", entry.name[: first.start()], flags=re.IGNORECASE)
     said = ("Canvas says that it is late",) * (len(name) < first.start())
-    return student or first[1], f"{name}_{first[1]}", first[3], int(first[2]), said
+    return _Part(entry, student or first[1], f"{name}_{first[1]}", first[3], int(first[2]), said)
 
 
-def _in_files(
-    student: str, source: str, parts: list[_Part], work: Path, said: tuple[str, ...]
-) -> Iterator[Found]:
+def _in_files(parts: list[_Part], work: Path) -> Iterator[Found]:
     """Give each archive, and the other files of a student together."""
     parts = sorted(parts, key=lambda part: part.number)
+    said = next((part.said for part in parts if part.said), ())
     archives = [part for part in parts if is_archive(part.own_name)]
-    loose = [part for part in parts if not is_archive(part.own_name)]
+    loose = [part for part in parts if part not in archives]
+
+    def found(part: _Part, path: Path, number: int) -> Found:
+        return Found(part.student, path, part.entry.name, part.source, None, number, said)
+
     for part in archives:
-        path, name = Path(part.entry.path), part.entry.name
-        yield Found(student, path, name, source, None, part.number, said)
-    folder = _gathered([(part.own_name, Path(part.entry.path)) for part in loose], work)
+        yield found(part, Path(part.entry.path), part.number)
+    folder = _gathered(loose, work)
     if not archives or holds_answers(folder):  # the archives may be of something else
-        number = -1 if archives else loose[-1].number
-        yield Found(student, folder, loose[0].entry.name, source, None, number, said)
+        yield found(loose[0], folder, -1 if archives else loose[-1].number)
 
 
-def _gathered(files: list[tuple[str, Path]], work: Path) -> Path:
+def _gathered(parts: list[_Part], work: Path) -> Path:
     """Return a folder with files under the names that the student gave them; the last stays."""
     folder = Path(tempfile.mkdtemp(dir=work)) / "the files handed in"  # as messages call it
     folder.mkdir()
-    for name, path in files:
-        target = folder / name
+    for part in parts:
+        target = folder / part.own_name
         try:
             target.unlink(missing_ok=True)
-            copy_regular(path, target)
+            copy_regular(Path(part.entry.path), target)
         except OSError as error:  # else reading the submission says what is missing
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 
-from classroom.figures import full_speedup
+from classroom.figures import speed_of
 from classroom.folder import one_of
 from classroom.grades import Standing
 from classroom.records import CourseError
-from classroom.roster import column, field, table
+from classroom.roster import column, table
 from grader.base.text import clean
-from grader.spec.grade_record import SpeedFigures
 from grader.spec.problem import load_problem
 
 _COLUMNS = ("id", "pseudonym")
 _MAX_NAME = 40
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """One answer: a rank, which equal speed-ups share, and how fast it is."""
-
-    rank: int
-    pseudonym: str
-    speedup: float
-    median_ms: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Board:
-    """Answers to one problem that were timed on one kind of device, in the same shape."""
-
-    problem: str
-    title: str
-    device: str
-    shape: str
-    entries: tuple[Entry, ...]
 
 
 def read_optins(path: Path, standing: Standing) -> dict[str, str]:
@@ -48,8 +26,8 @@ def read_optins(path: Path, standing: Standing) -> dict[str, str]:
             too long, taken, or what somebody of the class is called.
     """
     header, rows = table(path)
-    at = [column(header, (name,)) for name in _COLUMNS]
-    if None in at:
+    columns = [column(header, (name,)) for name in _COLUMNS]
+    if None in columns:
         got = ", ".join(map(clean, header))
         raise CourseError(f"{path}: got the columns {got}, expected {','.join(_COLUMNS)}")
     known = {student.id for student in standing.students}
@@ -63,7 +41,7 @@ def read_optins(path: Path, standing: Standing) -> dict[str, str]:
     taken: dict[str, int] = {}
     for line, row in rows:
         where = f"{path}: line {line}"
-        id, name = (field(row, number) for number in at)
+        id, name = map(row.get, columns)
         one_of(known, id, f"{where}: id")
         pseudonym = clean(name, 2 * _MAX_NAME)
         bare = _bare(pseudonym)
@@ -93,10 +71,11 @@ def _bare(text: str) -> str:
     return "".join(char for char in plain if char.isalnum())
 
 
-def boards(standing: Standing, pseudonyms: dict[str, str]) -> list[Board]:
-    """Return a board for each problem and kind of device, the fastest first.
+def boards(standing: Standing, pseudonyms: dict[str, str]) -> list[SimpleNamespace]:
+    """Return a board for each problem, kind of device and shape, the fastest first.
 
-    Listed are answers with full points for correctness that were timed on a GPU.
+    Listed are answers with full points for correctness that were timed on a GPU. Equal speed-ups
+    share a rank.
     """
     found: dict[tuple[str, str, str], list[tuple[float, str, float | None]]] = {}
     for problem in standing.problems:
@@ -104,21 +83,29 @@ def boards(standing: Standing, pseudonyms: dict[str, str]) -> list[Board]:
             result = standing.result(student, problem)
             if result is None or result.environment.device != "cuda":
                 continue
-            speedup, figures = full_speedup(result), result.result.components.get("speed")
-            if speedup is None or figures is None or not isinstance(figures.figures, SpeedFigures):
-                continue
-            place = problem, result.environment.device_name, figures.figures.shape
-            entry = round(speedup, 1), pseudonym, figures.figures.median_ms
-            found.setdefault(place, []).append(entry)
+            if (speed := speed_of(result)) is not None:
+                place = problem, result.environment.device_name, speed.shape
+                entry = round(speed.speedup, 1), pseudonym, speed.median_ms
+                found.setdefault(place, []).append(entry)
     return [
-        Board(problem, load_problem(problem).title, device, shape, _ranked(answers))
+        SimpleNamespace(
+            problem=problem,
+            title=load_problem(problem).title,
+            device=device,
+            shape=shape,
+            entries=_ranked(answers),
+        )
         for (problem, device, shape), answers in found.items()
     ]
 
 
-def _ranked(answers: list[tuple[float, str, float | None]]) -> tuple[Entry, ...]:
-    ordered = sorted(answers, key=lambda answer: (-answer[0], answer[1]))
-    return tuple(
-        Entry(1 + sum(other[0] > speedup for other in answers), name, speedup, median_ms)
-        for speedup, name, median_ms in ordered
-    )
+def _ranked(answers: list[tuple[float, str, float | None]]) -> list[dict[str, object]]:
+    return [
+        {
+            "rank": 1 + sum(other[0] > speedup for other in answers),
+            "pseudonym": name,
+            "speedup": speedup,
+            "median_ms": median_ms,
+        }
+        for speedup, name, median_ms in sorted(answers, key=lambda a: (-a[0], a[1]))
+    ]

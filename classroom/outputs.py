@@ -52,8 +52,8 @@ def about_all(course: Path) -> tuple[Path, ...]:
     return tuple(course / name for name in (CLASS_PAGE, SIMILAR_PAGE, LEADERBOARD_PAGE))
 
 
-def reports_folder(course: Path) -> Path:
-    """Return the folder of the students' reports, made where it is not there.
+def make_reports_folder(course: Path) -> None:
+    """Make the folder of the students' reports where it is not there.
 
     Raises:
         OSError: it cannot be made.
@@ -63,7 +63,6 @@ def reports_folder(course: Path) -> Path:
     folder.mkdir(exist_ok=True)
     if folder.is_symlink():
         raise EnvironmentFault(f"{folder}: got a link, expected a folder: remove it")
-    return folder
 
 
 def stale_reports(course: Path, students: Iterable[str]) -> list[Path]:

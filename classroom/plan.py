@@ -79,46 +79,43 @@ def plan(
 _DECIDES_NOTHING = ("commands/", "report/", "source/intake/", "__main__.py")
 
 
-class Versions:
-    """The version of each problem on one kind of machine, graded in one way.
+def versions(
+    environment: Environment,
+    problems: Sequence[str],
+    *,
+    official: bool = False,
+    quick: bool = False,
+    calibration: str | None = None,
+    root: Path = ROOT,
+) -> dict[str, str]:
+    """Return, by problem, the version on one kind of machine, graded in one way: 64 hex digits.
 
     It is made of the problem's problem.toml and tests, of `given`, the reference and the judge, of
     torch, Triton and numpy, of the device, the mode and the calibration (its text, None without).
     """
+    machine = environment.model_dump(
+        mode="json", include={"device", "device_name", "torch", "triton", "numpy"}
+    )
+    graded = {"official": official, "quick": quick, "calibration": calibration}
+    common = hashlib.sha256(json.dumps([machine, graded], sort_keys=True).encode())
+    for path in _of_all_problems(root):
+        _add(common, path, root)
+    found = {}
+    for problem in problems:
+        digest, folder = common.copy(), root / "problems" / problem
+        for path in (folder / "problem.toml", folder / f"test_{problem}.py"):
+            _add(digest, path, root)
+        found[problem] = digest.hexdigest()
+    return found
 
-    def __init__(
-        self,
-        environment: Environment,
-        *,
-        official: bool = False,
-        quick: bool = False,
-        calibration: str | None = None,
-        root: Path = ROOT,
-    ) -> None:
-        self._root = root
-        machine = environment.model_dump(
-            mode="json", include={"device", "device_name", "torch", "triton", "numpy"}
-        )
-        graded = {"official": official, "quick": quick, "calibration": calibration}
-        self._common = hashlib.sha256(json.dumps([machine, graded], sort_keys=True).encode())
-        for path in self._of_all_problems():
-            _add(self._common, path, root)
 
-    def of(self, problem_id: str) -> str:
-        """Return the version of a problem, 64 hexadecimal digits."""
-        digest = self._common.copy()
-        folder = self._root / "problems" / problem_id
-        for path in (folder / "problem.toml", folder / f"test_{problem_id}.py"):
-            _add(digest, path, self._root)
-        return digest.hexdigest()
-
-    def _of_all_problems(self) -> Iterator[Path]:
-        for folder in ("problems/given", "reference", "grader"):
-            for path in sorted((self._root / folder).rglob("*.py")):
-                inner = path.relative_to(self._root / folder)
-                other = folder == "grader" and inner.as_posix().startswith(_DECIDES_NOTHING)
-                if not other and "__pycache__" not in inner.parts:
-                    yield path
+def _of_all_problems(root: Path) -> Iterator[Path]:
+    for folder in ("problems/given", "reference", "grader"):
+        for path in sorted((root / folder).rglob("*.py")):
+            inner = path.relative_to(root / folder)
+            other = folder == "grader" and inner.as_posix().startswith(_DECIDES_NOTHING)
+            if not other and "__pycache__" not in inner.parts:
+                yield path
 
 
 def _add(digest: hashlib._Hash, path: Path, root: Path) -> None:

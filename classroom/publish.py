@@ -29,7 +29,7 @@ class Kind(enum.StrEnum):
     """What a change means for the student; those that need a look come first."""
 
     LOST = "lost"
-    UNDECIDED = "undecided"
+    UNDECIDED = "not decided"
     GAINED = "gained"
     NEW = "new"
 
@@ -60,20 +60,13 @@ class Changes:
     changes: tuple[Change, ...]
     same: int
 
-    @property
-    def is_any(self) -> bool:
-        """Whether a new publication would say anything else than the last."""
-        return any(change.kind is not Kind.UNDECIDED for change in self.changes)
-
     def of(self, kind: Kind) -> tuple[Change, ...]:
         """Return the changes of one kind."""
         return tuple(change for change in self.changes if change.kind is kind)
 
 
-def published(grade: Grade) -> PublishedGrade:
+def _published(grade: Grade) -> PublishedGrade:
     """Return a decided grade as it is published, with what it came from."""
-    if grade.points is None:
-        raise ValueError("a grade without points cannot be published")
     return PublishedGrade(
         student=grade.student,
         problem=grade.problem,
@@ -90,58 +83,47 @@ def published(grade: Grade) -> PublishedGrade:
 def to_publish(standing: Standing, last: Publication | None) -> list[PublishedGrade]:
     """Return the grades of a new publication: those not decided stay as they were published."""
     known = _by_place(last)
-    return [
-        grade
-        for (student, problem), present in standing.grades.items()
-        if (
-            grade := known.get((student, problem)) if present.points is None else published(present)
-        )
-    ]
+    decided = {p: _published(g) for p, g in standing.grades.items() if g.points is not None}
+    found = ((decided if place in decided else known).get(place) for place in standing.grades)
+    return [grade for grade in found if grade is not None]
 
 
 def changes_since(last: Publication | None, standing: Standing) -> Changes:
     """Compare present grades with those published: losses first, in the order of the roster."""
-    known = _by_place(last)
+    known, present = _by_place(last), standing.grades
     names = {student.id: student.name for student in standing.students}
-    found, same = [], 0
-    for place, grade in standing.grades.items():
-        change = _change(known.pop(place, None), grade, names[grade.student])
-        same += change is None
-        found += [change] if change else []
-    found += [_gone(old, names.get(old.student)) for old in known.values()]
-    order = list(Kind)
-    return Changes(
-        since=last.number if last else 0,
-        changes=tuple(sorted(found, key=lambda change: order.index(change.kind))),
-        same=same,
-    )
+    found: dict[Kind, list[Change]] = {kind: [] for kind in Kind}
+    places = list(present | known)
+    for student, problem in places:
+        old, grade = known.get((student, problem)), present.get((student, problem))
+        if change := _change(old, grade, is_here=student in names):
+            kind, why = change
+            before, now = old and old.points, grade and grade.points
+            possible = (grade or old).possible
+            name = names.get(student, "")
+            found[kind].append(Change(student, name, problem, kind, before, now, possible, why))
+    changes = tuple(change for those in found.values() for change in those)
+    return Changes(last.number if last else 0, changes, same=len(places) - len(changes))
 
 
 def _by_place(last: Publication | None) -> dict[tuple[str, str], PublishedGrade]:
     return {(g.student, g.problem): g for g in last.grades} if last else {}
 
 
-def _change(old: PublishedGrade | None, grade: Grade, name: str) -> Change | None:
-    before = old.points if old else None
+def _change(
+    old: PublishedGrade | None, grade: Grade | None, *, is_here: bool
+) -> tuple[Kind, str] | None:
+    """Return what a change means, and why it is; None where nothing has changed."""
+    if grade is None:
+        return Kind.LOST, f"{old.problem} is graded no more" if is_here else "in the class no more"
     if grade.status in UNDECIDED:
-        why = f"{grade.status}: {grade.reason}" if grade.reason else str(grade.status)
-        kind = Kind.UNDECIDED
-    elif before is None:
-        why = "" if grade.status is Status.GRADED else _with_reason(grade.status, grade.reason)
-        kind = Kind.NEW
-    elif before == grade.points:
+        return Kind.UNDECIDED, _told(grade)
+    if old is None:
+        return Kind.NEW, "" if grade.status is Status.GRADED else _told(grade)
+    if old.points == grade.points:
         return None
-    else:
-        why = "; ".join(_reasons(old, published(grade)))
-        kind = Kind.LOST if grade.points < before else Kind.GAINED
-    given = grade.student, name, grade.problem, kind, before, grade.points, grade.possible
-    return Change(*given, why)
-
-
-def _gone(old: PublishedGrade, name: str | None) -> Change:
-    why = "in the class no more" if name is None else f"{old.problem} is graded no more"
-    given = old.student, name or "", old.problem, Kind.LOST, old.points, None, old.possible
-    return Change(*given, why)
+    kind = Kind.LOST if grade.points < old.points else Kind.GAINED
+    return kind, "; ".join(_reasons(old, _published(grade)))
 
 
 def _reasons(old: PublishedGrade, new: PublishedGrade) -> Sequence[str]:
@@ -153,35 +135,25 @@ def _reasons(old: PublishedGrade, new: PublishedGrade) -> Sequence[str]:
     if old.status == overridden:
         reasons.append("overridden before")
     if old.sha256 != new.sha256:
-        reasons.append("another file" if new.sha256 and old.sha256 else _handed_in(new))
+        now = "a file is there now" if new.sha256 else "no file any more"
+        reasons.append("another file" if new.sha256 and old.sha256 else now)
     if old.version != new.version and old.sha256 == new.sha256:
         reasons.append("graded anew, by another version")
     elif old.version != new.version and old.version and new.version:
         reasons.append("another version")
     if old.days_late != new.days_late:
-        days = "day" if new.days_late == 1 else "days"
-        reasons.append(f"{new.days_late} {days} late, not {old.days_late}")
+        reasons.append(f"{plural(new.days_late, 'day')} late, not {old.days_late}")
     if old.status != new.status and new.status != str(Status.GRADED):
-        reasons.append(_with_reason(new.status, new.reason))
+        reasons.append(_told(new))
     return reasons or [f"another policy for late days: {new.reason or 'no penalty'}"]
 
 
-def _handed_in(new: PublishedGrade) -> str:
-    return "a file is there now" if new.sha256 else "no file any more"
-
-
-def _with_reason(status: str, reason: str) -> str:
-    return f"{status}: {reason}" if reason else str(status)
+def _told(grade: Grade | PublishedGrade) -> str:
+    return f"{grade.status}: {grade.reason}" if grade.reason else str(grade.status)
 
 
 _ID_WIDTH = 24
 _NAMES_LIMIT = 2000
-_HEADS = {
-    Kind.LOST: "lost",
-    Kind.UNDECIDED: "not decided",
-    Kind.GAINED: "gained",
-    Kind.NEW: "new",
-}
 _STYLES = {Kind.LOST: "bold red", Kind.UNDECIDED: "yellow"}
 
 
@@ -212,11 +184,10 @@ def _publish(options: argparse.Namespace) -> int:
         new = made(Publication, number=1, author=options.author, at=now(), grades=tuple(grades))
         refused = _refusals(changes, options)
         number = None
-        if not refused and (changes.is_any or last is None):
-            number = store.publish(new.author, new.at, new.grades)
         if not refused:
-            paths = write_gradebooks(options.course, standing)
-            written = [str(path) for path in paths]
+            if last is None or len(changes.of(Kind.UNDECIDED)) < len(changes.changes):
+                number = store.publish(new.author, new.at, new.grades)
+            written = [str(path) for path in write_gradebooks(options.course, standing)]
     stdout.show(_render, changes, refused=refused, published=number, written=written)
     return int(bool(refused))
 
@@ -250,7 +221,7 @@ def _render(
         if kind is Kind.NEW and not changes.since:
             continue  # all of the class: the count below says it
         if found:
-            head = f"{_HEADS[kind]}: {plural(len(found), 'grade')}"
+            head = f"{kind}: {plural(len(found), 'grade')}"
             students = len({change.student for change in found})
             style = _STYLES.get(kind, "bold")
             parts += [(f"{head} of {plural(students, 'student')}", style), _table(found), ""]
@@ -266,7 +237,7 @@ def _render(
 
 
 def _table(changes: Sequence[Change]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table = Table.grid(padding=(0, 2, 0, 0))
     ids = [clean(change.student) for change in changes]
     id_width = min(max(map(len, ids)), _ID_WIDTH)
     table.add_column(width=id_width, no_wrap=True)
@@ -276,19 +247,11 @@ def _table(changes: Sequence[Change]) -> Table:
     for id, change in zip(ids, changes, strict=True):
         name = clean(change.name, 40)
         remark = "; ".join(filter(None, (name if name != id else "", clean(change.why))))
-        table.add_row(
-            Text(fit(id, id_width)),
-            Text(clean(change.problem, ID_LIMIT)),
-            Text(_step(change)),
-            Text(remark),
-        )
+        old, new = ("-" if n is None else points(n) for n in (change.old, change.new))
+        step = f"{old} -> {new} of {points(change.possible)}"
+        row = fit(id, id_width), clean(change.problem, ID_LIMIT), step, remark
+        table.add_row(*map(Text, row))
     return table
-
-
-def _step(change: Change) -> str:
-    old = "-" if change.old is None else points(change.old)
-    new = "-" if change.new is None else points(change.new)
-    return f"{old} -> {new} of {points(change.possible)}"
 
 
 DIFF = Command("compare present grades with the last publication; losses first", _diff)

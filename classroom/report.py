@@ -34,7 +34,7 @@ from grader.judge import scoring
 from grader.report import terminal
 from grader.report.message import ID_LIMIT, message_lines
 from grader.report.score import FAULT, component_cell, losses, machine, told_causes
-from grader.spec.grade_record import COMPONENTS, GradeRecord, ProblemResult, Verdict
+from grader.spec.grade_record import COMPONENTS, GradeRecord, Verdict
 from grader.spec.problem import load_problem
 
 _LINE_LIMIT = 160
@@ -86,13 +86,10 @@ def _width(count: float, of: float) -> str:
 
 
 _WIDTH = 80
-_REMARKS = {
+_REMARKS = {status: str(status) for status in Status} | {
     Status.GRADED: "",
     Status.OVERRIDDEN: "points given by a person",
-    Status.REFUSED: "refused",
-    Status.NOT_HANDED_IN: "not handed in",
     Status.FAULT: "not decided: a fault that is not yours",
-    Status.PENDING: "not graded yet",
 }
 
 
@@ -138,26 +135,27 @@ def student_text(student: Student, problems: Sequence[Graded]) -> str:
 
 def _records(problems: Sequence[Graded]) -> list[GradeRecord]:
     """Return a grade record for each run that results are of."""
-    runs: dict[tuple[str, str, str], list[FileResult]] = {}
+    runs: dict[str, list[FileResult]] = {}
     for result in (problem.result for problem in problems if problem.result):
-        place = result.mode, result.seed, result.environment.model_dump_json()
-        runs.setdefault(place, []).append(result)
-    return [_record(results) for results in runs.values()]
-
-
-def _record(results: Sequence[FileResult]) -> GradeRecord:
-    first, found = results[0], tuple(result.result for result in results)
-    totals, bonus = scoring.total(found)
-    return GradeRecord(
-        mode=first.mode,
-        environment=first.environment,
-        seed=first.seed,
-        submission="as handed in",
-        problems=found,
-        totals=totals,
-        bonus=bonus,
-        duration_s=sum(result.duration_s for result in found),
-    )
+        run = result.model_dump_json(include={"mode", "seed", "environment"})
+        runs.setdefault(run, []).append(result)
+    records = []
+    for first, *others in runs.values():
+        found = tuple(stored.result for stored in (first, *others))
+        totals, bonus = scoring.total(found)
+        records.append(
+            GradeRecord(
+                mode=first.mode,
+                environment=first.environment,
+                seed=first.seed,
+                submission="as handed in",
+                problems=found,
+                totals=totals,
+                bonus=bonus,
+                duration_s=sum(result.duration_s for result in found),
+            )
+        )
+    return records
 
 
 def student_page(student: Student, problems: Sequence[Graded]) -> str:
@@ -188,11 +186,12 @@ def _sum(grades: Sequence[Grade]) -> str:
 def _section(problem: Graded, stored: FileResult) -> dict[str, object]:
     result = stored.result
     told, rest = told_causes(result)
+    passed = sum(check.verdict is Verdict.PASS for check in result.checks)
     return {
         "id": result.id,
         "title": problem.title,
         "verdict": terminal.VERDICT_WORDS[result.verdict],
-        "checks": _checks(result),
+        "checks": f"{passed} of {len(result.checks)} checks pass" * bool(result.checks),
         "cells": [component_cell(result.components.get(name)) for name in COMPONENTS],
         "losses": losses(result),
         "causes": [message_lines(result.id, cause, _WIDTH) for cause in told],
@@ -203,21 +202,9 @@ def _section(problem: Graded, stored: FileResult) -> dict[str, object]:
     }
 
 
-def _checks(result: ProblemResult) -> str:
-    passed = sum(check.verdict is Verdict.PASS for check in result.checks)
-    return f"{passed} of {len(result.checks)} checks pass" if result.checks else ""
-
-
 _MOST = 8  # rows of a table; a screen's worth
 _MOST_PAIRS, _MOST_LINES = 100, 200  # of a problem that are shown line by line; of a file
-_WORDS = {
-    Status.GRADED: "graded",
-    Status.OVERRIDDEN: "overridden",
-    Status.REFUSED: "refused",
-    Status.NOT_HANDED_IN: "not handed in",
-    Status.FAULT: "held up by a fault",
-    Status.PENDING: "not graded yet",
-}
+_WORDS = {status: str(status) for status in Status} | {Status.FAULT: "held up by a fault"}
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -256,7 +243,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _students(course: Path, standing: Standing) -> int:
     """Write the reports of all students, delete those of nobody; return of how many there are."""
-    outputs.reports_folder(course)
+    outputs.make_reports_folder(course)
     for student in standing.students:
         places = [(student.id, problem) for problem in standing.problems]
         graded = [Graded(standing.grades[p], standing.result(*p)) for p in places]

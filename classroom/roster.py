@@ -45,24 +45,24 @@ def read_roster(path: Path) -> tuple[Student, ...]:
             an id twice.
     """
     header, rows = table(path)
-    at = {name: column(header, names) for name, names in _COLUMNS.items()}
-    if at["id"] is None:
+    columns = {name: column(header, names) for name, names in _COLUMNS.items()}
+    if columns["id"] is None:
         raise CourseError(
             f"{path}: got the columns {clean(', '.join(header), 120)}, expected one that is called"
             f" {', '.join(_COLUMNS['id'][:5])} or {_COLUMNS['id'][-1]}"
         )
-    if at["login"] is None and column(header, ("github_id",)) is not None:
-        at["login"] = at["id"]  # Classroom 50, whose username is that of GitHub
+    if columns["login"] is None and column(header, ("github_id",)):
+        columns["login"] = columns["id"]  # Classroom 50, whose username is that of GitHub
     parts = [column(header, _FIRST), column(header, _LAST)]
     students: list[Student] = []
     seen: dict[str, int] = {}
     for number, row in rows:
-        fields = {name: field(row, number) for name, number in at.items()}
-        if _is_no_student(header, row, fields):
+        fields = {name: row.get(column, "") for name, column in columns.items()}
+        if _is_no_student(row, fields):
             continue
-        fields["name"] = fields["name"] or " ".join(filter(None, (field(row, p) for p in parts)))
+        fields["name"] = fields["name"] or " ".join(filter(None, map(row.get, parts)))
         if not fields["id"]:
-            raise CourseError(f"{path}: row {number}: got no {header[at['id']]}, expected one")
+            raise CourseError(f"{path}: row {number}: got no {columns['id']}, expected one")
         other = seen.setdefault(fields["id"].casefold(), number)
         if other != number:
             raise CourseError(
@@ -99,7 +99,7 @@ def read_times(path: Path) -> Times:
         )
     times: dict[tuple[str, str], str] = {}
     for number, row in rows:
-        text = field(row, when)
+        text = row[when]
         if not text:
             continue
         try:
@@ -109,7 +109,7 @@ def read_times(path: Path) -> Times:
                 f"{path}: row {number}: {_TIMES[0]}: got {clean(text, 60)!r}, expected a time with"
                 " its zone, as 2026-11-23T08:00:00Z"
             ) from None
-        names = field(row, ids[0]), field(row, ids[1])
+        names = row.get(ids[0], ""), row.get(ids[1], "")
         times[names] = max(time, times.get(names, ""))
     return times
 
@@ -121,8 +121,10 @@ def _with_zone(text: str) -> str:
     return text
 
 
-def table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header and the rows that are not blank, with the number of their first line.
+def table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """Return the header and the rows that are not blank, each with the number of its first line.
+
+    A row has its cells by the header's; of columns with one name the first counts.
 
     Raises:
         CourseError: it cannot be read, is not UTF-8, or is no CSV file.
@@ -148,36 +150,38 @@ def table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     table, line = [], 1
     try:
         for row in reader:
-            if any(cell.strip() for cell in row):
-                table.append((line, row))
+            cells = [cell.strip() for cell in row]
+            if any(cells):
+                table.append((line, cells))
             line = reader.line_num + 1
     except csv.Error as error:
         raise CourseError(f"{path}: line {reader.line_num}: not valid CSV: {error}") from None
     if not table:
         raise CourseError(f"{path}: got an empty file, expected a header and rows below it")
-    return [cell.strip() for cell in table[0][1]], table[1:]
+    (_, header), *rows = table
+    places = {name: header.index(name) for name in header}
+    return header, [
+        (line, {name: cells[at] if at < len(cells) else "" for name, at in places.items()})
+        for line, cells in rows
+    ]
 
 
-def column(header: Sequence[str], names: Sequence[str]) -> int | None:
-    """Return where the first of these names is, compared without case and signs."""
-    plain = [_plain(cell) for cell in header]
-    return next((plain.index(_plain(name)) for name in names if _plain(name) in plain), None)
+def column(header: Iterable[str], names: Sequence[str]) -> str | None:
+    """Return the column that the first of these names means, compared without case and signs."""
+    plain = {_plain(cell): cell for cell in reversed(list(header))}
+    return next((plain[_plain(name)] for name in names if _plain(name) in plain), None)
 
 
 def _plain(text: str) -> str:
     return "".join(char for char in text.casefold() if char.isalnum())
 
 
-def field(row: Sequence[str], at: int | None) -> str:
-    """Return a cell; "" where the row or the whole file has none."""
-    return row[at].strip() if at is not None and at < len(row) else ""
-
-
-def _is_no_student(header: Sequence[str], row: Sequence[str], fields: Mapping[str, str]) -> bool:
+def _is_no_student(row: Mapping[str, str], fields: Mapping[str, str]) -> bool:
     """Whether this is one of the lines that Canvas puts between header and students."""
-    if fields["id"] or "Student" not in header:
+    if fields["id"] or "Student" not in row:
         return False
-    return fields["name"] in ("Points Possible", "Student, Test", "") or "Manual Posting" in row
+    lines = ("Points Possible", "Student, Test", "")
+    return fields["name"] in lines or "Manual Posting" in row.values()
 
 
 _PARTICIPANT = re.compile(r"participant (\d+)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import dataclasses
 import errno
 import time
 from collections.abc import Callable, Iterable
@@ -60,33 +61,26 @@ class Patience:
         return done
 
 
+@dataclasses.dataclass
 class Running:
-    """One run over a plan; whatever ends it, what was finished before is stored."""
+    """One run over a plan; whatever ends it, what was finished before is stored.
 
-    def __init__(
-        self,
-        store: Store,
-        engine: ParslEngine,
-        plan: Plan,
-        settings: Settings,
-        machine: Environment,
-        view: View,
-        grading: Callable[[Task], GradingOutcome],
-        interrupted: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Grade the jobs of `plan` on machines like `machine`, with the function `grading`.
+    The jobs of `plan` are graded on machines like `machine`, with the function `grading`.
+    `interrupted` says whether somebody has asked for the end.
+    """
 
-        `interrupted` says whether somebody has asked for the end.
-        """
-        self._store = store
-        self._engine = engine
-        self._waiting = collections.deque(plan.jobs)
-        self._attempts = dict(plan.attempts)
-        self._settings = settings
-        self._machine = machine
-        self._view = view
-        self._grading = grading
-        self._patience = Patience(engine, interrupted)
+    store: Store
+    engine: ParslEngine
+    plan: Plan
+    settings: Settings
+    machine: Environment
+    view: View
+    grading: Callable[[Task], GradingOutcome]
+    interrupted: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        self._waiting = collections.deque(self.plan.jobs)
+        self._attempts = dict(self.plan.attempts)
         self._under_way: dict[Future[GradingOutcome], Job] = {}
 
     def run(self) -> None:
@@ -98,15 +92,16 @@ class Running:
             SetError: the judge refuses to grade, as it would every other file.
             StoreError: results cannot be stored any more.
         """
+        patience = Patience(self.engine, self.interrupted)
         try:
             while self._waiting or self._under_way:
                 while self._waiting and len(self._under_way) < _UNDER_WAY:
                     self._start(self._waiting.popleft())
-                most_s = max(self._settings.most_s(len(j.keys)) for j in self._under_way.values())
-                done = self._patience.wait(self._under_way, most_s)
+                most_s = max(self.settings.most_s(len(j.keys)) for j in self._under_way.values())
+                done = patience.wait(self._under_way, most_s)
                 for future in [f for f in self._under_way if f in done]:  # in their order
                     self._end(self._under_way.pop(future), future)
-                self._view.tick()
+                self.view.tick()
         except (KeyboardInterrupt, EngineFault, SetError):
             for future, job in self._under_way.items():  # what is there already is not lost
                 if future.done() and not future.exception():
@@ -115,9 +110,9 @@ class Running:
             raise
 
     def _start(self, job: Job) -> None:
-        files = {problem: self._store.data(key.sha256) for problem, key in job.keys.items()}
-        self._under_way[self._engine.submit(self._grading, Task(files, self._settings))] = job
-        self._view.started(job)
+        files = {problem: self.store.data(key.sha256) for problem, key in job.keys.items()}
+        self._under_way[self.engine.submit(self.grading, Task(files, self.settings))] = job
+        self.view.started(job)
 
     def _end(self, job: Job, future: Future[GradingOutcome]) -> None:
         try:
@@ -131,14 +126,13 @@ class Running:
         else:
             if words := refusal(outcome):
                 raise SetError(f"the judge refuses to grade: {words}")
-            official = self._settings.official
-            done = judged(job.keys, outcome, self._machine, official=official)
-        self._store.save_results(done.results)
+            done = judged(job.keys, outcome, self.machine, official=self.settings.official)
+        self.store.save_results(done.results)
         again = []
         for key, text in done.faults.items():
-            self._store.add(Fault(key=key, text=text, at=now()))
+            self.store.add(Fault(key=key, text=text, at=now()))
             self._attempts[key] -= 1
             if self._attempts[key] > 0:  # alone: it may have been another file's doing
                 again.append(Job(job.student, {key.problem: key}))
         self._waiting.extend(again)
-        self._view.ended(job, done, len(again))
+        self.view.ended(job, done, len(again))

@@ -195,7 +195,7 @@ class _Read:
     """A file with its fingerprints, names kept and names left out."""
 
     copy: Copy
-    views: tuple[Fingerprints, Fingerprints]
+    views: tuple[Fingerprints, ...]
 
 
 def find(problem: Problem, owners: Mapping[str, Sequence[str]], data: Mapping[str, bytes]) -> Found:
@@ -242,36 +242,19 @@ def _read(problem: Problem, copies: Sequence[Copy]) -> list[_Read]:
     """Return the files that are Python, without the runs that the stub and `given` have."""
     given = [problem.folder / problem.file, *(GIVEN / f"{name}.py" for name in problem.given)]
     known = [tokens_of(path.read_bytes()) or [] for path in given]
-    tokens = {copy.sha256: tokens_of(copy.data) for copy in copies}
+    tokens = {copy.sha256: t for copy in copies if (t := tokens_of(copy.data)) is not None}
     codes: dict[str, int] = {}
     views: list[dict[str, Fingerprints]] = []
     for form in (list, without_names):
-        everyone = set[int]()
-        for text in known:
-            everyone |= Fingerprints(form(text), codes).runs
-        views.append(
-            {
-                sha: Fingerprints(form(t), codes, everyone)
-                for sha, t in tokens.items()
-                if t is not None
-            }
-        )
-    named, unnamed = views
-    return [
-        _Read(copy, (named[copy.sha256], unnamed[copy.sha256]))
-        for copy in copies
-        if copy.sha256 in named
-    ]
+        everyone = frozenset[int]().union(*(Fingerprints(form(t), codes).runs for t in known))
+        views.append({sha: Fingerprints(form(t), codes, everyone) for sha, t in tokens.items()})
+    read = (copy for copy in copies if copy.sha256 in tokens)
+    return [_Read(copy, tuple(view[copy.sha256] for view in views)) for copy in read]
 
 
 def _pair(one: _Read, other: _Read) -> Pair | None:
-    for likeness, least, a, b in zip(
-        (Likeness.NEAR, Likeness.RENAMED),
-        (NEAR_SHARE, RENAMED_SHARE),
-        one.views,
-        other.views,
-        strict=True,
-    ):
+    kinds = (Likeness.NEAR, NEAR_SHARE), (Likeness.RENAMED, RENAMED_SHARE)
+    for (likeness, least), a, b in zip(kinds, one.views, other.views, strict=True):
         shares = a.shares(b)
         if min(shares) >= least:
             return Pair(likeness, (one.copy, other.copy), shares, (a, b))

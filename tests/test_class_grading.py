@@ -16,7 +16,7 @@ from classroom import grading
 from classroom.grades import Standing, read_standing
 from classroom.grading import BUSY, GradingOutcome, Settings, Task, judged
 from classroom.outputs import canvas, moodle, write_gradebooks
-from classroom.plan import Versions
+from classroom.plan import versions as versions_of
 from classroom.records import Student
 from classroom.store import Store
 from grader.base import scratch
@@ -234,8 +234,7 @@ def checkout(tmp_path_factory):
 
 
 def versions(root, environment=CPU, **settings):
-    found = Versions(environment, root=root, **settings)
-    return {problem: found.of(problem) for problem in ("p02", "p04")}
+    return versions_of(environment, ("p02", "p04"), root=root, **settings)
 
 
 @pytest.mark.parametrize(

@@ -212,26 +212,13 @@ def test_publishing_and_forgetting_wait_for_no_run_at_work(store, course):
 def test_decisions_are_kept_and_listed(store, course):
     published(store, course, "ada")
     for points in ("3", "4.5"):
-        code, shown = run(
-            course, "override", "--student", "ada", "--problem", "p04", "--points", points,
-            "--author", "kim", "--reason", f"look {points}",
-        )  # fmt: skip
+        given = f"override --student ada --problem p04 --points {points} --author kim".split()
+        code, shown = run(course, *given, "--reason", f"look {points}")
         assert code == 0 and f"{points} points" in shown and shown.count("look") == 1
     shown = run(course, "override", "--list")[1]
     assert shown.index("look 3") < shown.index("look 4.5")
     for days in ("2", "0"):
-        run(
-            course,
-            "extend",
-            "--student",
-            "ada",
-            "--days",
-            days,
-            "--author",
-            "kim",
-            "--reason",
-            "ill",
-        )
+        run(course, *f"extend --student ada --days {days} --author kim --reason ill".split())
     shown = run(course, "extend", "--list")[1]
     assert "2 days" in shown and "0 days" in shown and shown.count("kim: ill") == 2
     assert len(store.overrides()) == 2 == len(store.extensions())

@@ -107,6 +107,17 @@ def test_a_fault_of_a_new_version_leaves_the_grade_that_was_decided(store):
     assert (found.points, found.fault) == (5.0, "")
 
 
+def test_the_status_counts_files_as_the_live_view_does(store):
+    for student in ("ada", "bob"):
+        hand_in(store, student, {"p02": b"same", "p04": student.encode()})
+    store.save_results([result_of("p02", b"same"), result_of("p04", b"ada", version="v0")])
+    store.add(Fault(key=key_of("p04", b"ada"), text="node lost", at=AT))
+    store.add(override(1.0))
+    store.set_versions({"p02": "v1", "p04": "v1"})
+    shown = render(read_standing(store), width=80, color=False)
+    assert "files         1 graded, 1 fault, 1 not graded yet\n" in shown
+
+
 def test_the_last_override_counts_over_everything(store):
     hand_in(store, "ada", {"p02": b"x"})
     store.save_results([result_of("p02", b"x", 6.5)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console
 
 from grader.judge import scoring
@@ -81,34 +82,19 @@ def record(*problems: tuple[Compilation, ...]) -> GradeRecord:
     )
 
 
-def test_a_row_says_what_a_kernel_takes_of_the_chip():
-    whole = on_chip(WHOLE, 90, programs=3, limit="registers")
-    (row,) = rows(whole)
-    shown = "_forward_kernel 9.0 168 none 72.0 KiB 3 (registers) all dots"
-    assert row == shown.split()
-
-
-def test_spills_are_shown_per_thread():
-    (row,) = rows(on_chip(SPILLS))
-    assert row == "_dq_kernel 8.0 255 1.5 KiB 72.0 KiB all dots".split()
-
-
-def test_a_refused_kernel_has_no_figures():
-    assert rows(on_chip(REFUSED, programs=0), on_chip(WHOLE))[0] == [
-        "_wide_kernel",
-        "8.0",
-        "refused",
-    ]
-
-
-def test_dots_beside_the_tensor_cores_are_counted():
-    some, none = rows(on_chip(SOME_DOTS), on_chip(NO_DOTS))
-    assert some[-4:] == ["2", "of", "3", "dots"]
-    assert none == "_delta_kernel 8.0 168 none 0 B no dots".split()
-
-
-def test_what_is_not_known_is_left_empty():
-    assert rows(on_chip(NOTHING_KNOWN)) == [["_bare_kernel", "8.0", "no", "dots"]]
+@pytest.mark.parametrize(
+    ("kernel", "more", "row"),
+    [
+        (WHOLE, {"programs": 3, "limit": "registers"}, "168 none 72.0 KiB 3 (registers) all dots"),
+        (SPILLS, {}, "255 1.5 KiB 72.0 KiB all dots"),  # per thread
+        (REFUSED, {"programs": 0}, "refused"),
+        (SOME_DOTS, {}, "168 none 72.0 KiB 2 of 3 dots"),
+        (NO_DOTS, {}, "168 none 0 B no dots"),
+        (NOTHING_KNOWN, {}, "no dots"),
+    ],
+)
+def test_a_row_says_what_a_kernel_takes_of_the_chip(kernel, more, row):
+    assert rows(on_chip(kernel, 90, **more)) == [f"{kernel.kernel} 9.0 {row}".split()]
 
 
 def test_a_long_or_hostile_name_is_cut_and_clean():
@@ -128,9 +114,6 @@ def test_only_kernels_that_spill_are_named_with_their_chip():
         "p04 _dq_kernel: spills 1.5 KiB per thread on compute capability 8.0",
         "p04 _dq_kernel: spills 1.5 KiB per thread on compute capability 9.0",
     ]
-
-
-def test_nothing_is_said_where_nothing_spills():
     assert spill_lines(record((), (on_chip(WHOLE), on_chip(NOTHING_KNOWN)))) == []
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import functools
-import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -31,14 +29,13 @@ HELP: Mapping[str, str] = {
     "classroom50": "write the scores as Classroom 50's result.json",
     "html": "write the report as one page for a browser",
 }
-_NONE: Mapping[str, bytes] = types.MappingProxyType({})
 
 
 def write_all(
     files: Mapping[str, Path],
     record: GradeRecord,
     variables: Mapping[str, str],
-    sources: Mapping[str, bytes] = _NONE,
+    sources: Mapping[str, bytes] = {},
 ) -> None:
     """Write `record` in the format of each name, each file in one step: all that can be written.
 
@@ -49,12 +46,14 @@ def write_all(
         EnvironmentFault: some file cannot be written.
     """
     failed = []
-
-    def of_a_job(record: GradeRecord) -> str:
-        return classroom50.render(record, variables, datetime.datetime.now(datetime.UTC))
-
-    of_sources = {"html": functools.partial(page.render, sources=sources)}
-    for name, render in {**FORMATS, "classroom50": of_a_job, **of_sources}.items():
+    renders = {
+        **FORMATS,
+        "classroom50": lambda record: classroom50.render(
+            record, variables, datetime.datetime.now(datetime.UTC)
+        ),
+        "html": lambda record: page.render(record, sources=sources),
+    }
+    for name, render in renders.items():
         if name in files:
             try:
                 write_whole(files[name], render(record))

@@ -106,16 +106,16 @@ def _fault(record: GradeRecord) -> dict[str, object]:
     """Return what only instructors see: which points this grading could not give, and why."""
     lines = []
     for problem in record.problems:
+        id = clean(problem.id, ID_LIMIT)
         for name in COMPONENTS:
             component = problem.components.get(name)
             if component is None or component.verdict is Verdict.INTERNAL:
                 reason = clean(component.reason) if component else "missing in the record"
-                lines.append(f"{clean(problem.id, ID_LIMIT)} {name}: {reason}")
+                lines.append(f"{id} {name}: {reason}")
         for check in problem.checks:
             if check.verdict is Verdict.INTERNAL:
                 headline = clean(check.message.headline if check.message else check.title)
-                id = f"{clean(problem.id, ID_LIMIT)} {clean(check.id, NAME_LIMIT)}"
-                lines.append(f"{id}: {headline}")
+                lines.append(f"{id} {clean(check.id, NAME_LIMIT)}: {headline}")
     return {
         "name": _FAULT_NAME,
         "number": "0",

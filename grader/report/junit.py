@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from grader.base.text import clean, finite, points
@@ -20,14 +21,7 @@ from grader.report.message import (
     headline_of,
     message_lines,
 )
-from grader.spec.grade_record import (
-    COMPONENTS,
-    CheckResult,
-    ComponentResult,
-    GradeRecord,
-    ProblemResult,
-    Verdict,
-)
+from grader.spec.grade_record import COMPONENTS, CheckResult, GradeRecord, ProblemResult, Verdict
 
 WIDTH = 100
 # What is wrong with an answer is a failure; an error is a call that did not come to its end.
@@ -83,8 +77,10 @@ def _suite(record: GradeRecord, problem: ProblemResult) -> tuple[ElementTree.Ele
     for name in COMPONENTS:
         component = problem.components.get(name)
         # Correctness is what the checks are, and what is worth nothing was not tried.
-        if component is None or (name != "correctness" and component.points.possible):
-            cases.append(_of_component(problem, name, component))
+        if component is None:
+            cases.append(_case(problem, name, Verdict.INTERNAL, "missing in the record"))
+        elif name != "correctness" and component.points.possible:
+            cases.append(_case(problem, name, component.verdict, component.reason or ""))
     suite.extend(cases)
     counts = Counter(element.tag for case in cases for element in case)
     counts["tests"] = len(cases)
@@ -116,20 +112,12 @@ def _of_check(problem: ProblemResult, check: CheckResult) -> ElementTree.Element
     return _case(problem, check.id, check.verdict, headline, lines, check.duration_s)
 
 
-def _of_component(
-    problem: ProblemResult, name: str, component: ComponentResult | None
-) -> ElementTree.Element:
-    if component is None:
-        return _case(problem, name, Verdict.INTERNAL, "missing in the record", [])
-    return _case(problem, name, component.verdict, component.reason or "", [])
-
-
 def _case(
     problem: ProblemResult,
     name: str,
     verdict: Verdict,
     headline: str,
-    lines: list[str],
+    lines: Sequence[str] = (),
     seconds: float = 0.0,
 ) -> ElementTree.Element:
     case = ElementTree.Element(

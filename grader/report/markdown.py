@@ -15,7 +15,6 @@ from grader.report.message import (
     HEADLINE_LIMIT,
     ID_LIMIT,
     NAME_LIMIT,
-    ReportedCause,
     headline_of,
     message_lines,
 )
@@ -34,7 +33,7 @@ def render(record: GradeRecord) -> str:
     """Return the totals, a table of the problems, what was lost and why, and a section an error."""
     blocks = [
         "# Grade",
-        "\n".join(_totals(record)),
+        "  \n".join(f"**{line}**" for line in score.sum_lines(record)),
         "\n".join(_table(record)),
         "\n".join(_notes(record)),
         *(block for problem in record.problems for block in _sections(problem)),
@@ -71,10 +70,6 @@ def _longest_run(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
 
 
-def _totals(record: GradeRecord) -> list[str]:
-    return ["  \n".join(f"**{line}**" for line in score.sum_lines(record))]
-
-
 def _table(record: GradeRecord) -> list[str]:
     if not record.problems:
         return ["no problem was graded"]
@@ -109,16 +104,13 @@ def _sections(problem: ProblemResult) -> list[str]:
     told, rest = score.told_causes(problem)
     blocks = []
     for cause in told:
-        blocks += [f"## {_heading(cause)}", fenced(message_lines(problem.id, cause, WIDTH))]
+        heading = f"## {escape(cause.label, 60)}: {code(headline_of(cause), HEADLINE_LIMIT)}"
+        blocks += [heading, fenced(message_lines(problem.id, cause, WIDTH))]
     if rest:
         names = ", ".join(code(check, NAME_LIMIT) for check in rest)
         id = escape(problem.id, ID_LIMIT)
         blocks.append(f"{id}: and {plural(len(rest), 'more check')}: {names}")
     return blocks
-
-
-def _heading(cause: ReportedCause) -> str:
-    return f"{escape(cause.label, 60)}: {code(headline_of(cause), HEADLINE_LIMIT)}"
 
 
 def _setting(record: GradeRecord) -> list[str]:

@@ -27,10 +27,6 @@ _MOST_LINES = 6  # that are named as those which feed another
 ID_LIMIT = 12
 NAME_LIMIT = 40
 HEADLINE_LIMIT = 200
-_WALK_AS_DUE = (
-    "every visible {} took part once, and no other did: look at the arithmetic, and at where the"
-    " result is stored"
-)
 # Checks without a message: they have nothing to report, or the table and the next step say it.
 NOT_REPORTED = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED, Verdict.NOT_IMPLEMENTED)
 
@@ -230,7 +226,8 @@ def remarks(problem_id: str, cause: ReportedCause) -> list[tuple[str, str]]:
     elif message.help:
         said = [("help", message.help)]
     elif not internal and message.test:
-        said = [("help", cause.hint or _look_closer(problem_id, message))]
+        alone = f"pytest problems/{problem_id} -x -k {message.test.removeprefix('test_')}"
+        said = [("help", cause.hint or f"run this check alone: {alone}")]
     if internal:
         said.append(("note", "this is a fault of the judge: it costs no points"))
     return [(label, shown) for label, text in said if (shown := clean(text))]
@@ -264,12 +261,6 @@ def _not_run(cause: ReportedCause) -> str:
     return f"{clean(message.headline if message else 'not run')}: {names}"
 
 
-def _look_closer(problem_id: str, message: Message) -> str:
-    """What to do about a failure that nothing more is known of."""
-    check = (message.test or "").removeprefix("test_")
-    return f"run this check alone: pytest problems/{problem_id} -x -k {check}"
-
-
 def _output(message: Message, width: int) -> list[str]:
     rows: list[str] = []
     whole = True
@@ -284,8 +275,11 @@ def _output(message: Message, width: int) -> list[str]:
 
 def walk_as_due(tiles: TileMap) -> str:
     """Say that the walk is right: over the keys of each query, or the queries of each key."""
-    of_keys = tiles.product in ("dk", "dv")
-    return _WALK_AS_DUE.format("pair of a key and a query" if of_keys else "key")
+    one = "pair of a key and a query" if tiles.product in ("dk", "dv") else "key"
+    return (
+        f"every visible {one} took part once, and no other did: look at the arithmetic, and at"
+        " where the result is stored"
+    )
 
 
 def _tiles(message: Message, width: int, *, named: bool) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from grader.base.text import byte_size, clean, points, wrap
 from grader.report.message import ID_LIMIT, NAME_LIMIT, ReportedCause, causes
@@ -10,15 +11,17 @@ from grader.spec.grade_record import (
     COMPONENTS,
     ComponentResult,
     Environment,
-    Figures,
     GradeRecord,
     MemoryFigures,
     Points,
     ProblemResult,
+    SpeedFigures,
     Verdict,
+    WorkFigures,
 )
 from grader.spec.problem import load_problem, problem_ids
 
+_Figures = TypeVar("_Figures", SpeedFigures, MemoryFigures, WorkFigures)
 MAX_CAUSES = 3
 FAULT = "fault of the judge: costs no points"
 INTERRUPTED = "interrupted: what was not run has the verdict skipped"
@@ -79,11 +82,13 @@ def gaps(record: GradeRecord) -> list[str]:
     ]
 
 
-def shown_figures(component: ComponentResult | None) -> Figures | None:
-    """Return the figures of a component that counts: a wrong kernel has no speed to show."""
-    if component is None or component.verdict in EXPLAINED:
-        return None
-    return component.figures
+def figures_of(problem: ProblemResult, kind: type[_Figures]) -> _Figures | None:
+    """Return the figures of a kind if their component counts: a wrong kernel has no speed to show.
+
+    None where nothing of the kind was measured.
+    """
+    counted = (c.figures for c in problem.components.values() if c.verdict not in EXPLAINED)
+    return next((figures for figures in counted if isinstance(figures, kind)), None)
 
 
 def losses(problem: ProblemResult) -> dict[str, str]:

@@ -179,10 +179,7 @@ def _legend(record: GradeRecord, width: int) -> list[str]:
     """Explain "-" and "!", one line a reason, and say what a pass here could not see."""
     reasons = score.gaps(record)
     unseen: dict[str, list[str]] = {}
-    faults = False
     for problem in record.problems:
-        cells = [score.component_cell(problem.components.get(name)) for name in COMPONENTS]
-        faults = faults or "!" in cells
         if problem.unseen:
             unseen.setdefault(clean(problem.unseen), []).append(clean(problem.id, ID_LIMIT))
     lines: list[str] = []
@@ -190,7 +187,7 @@ def _legend(record: GradeRecord, width: int) -> list[str]:
         lines += wrap(reason, width, "-  ")
     if len(reasons) > MAX_REASONS:
         lines.append(f"-  and {len(reasons) - MAX_REASONS} more reasons, see JSON=file")
-    if faults:
+    if any("!" in _cells(problem) for problem in record.problems):
         lines.append(f"!  {score.FAULT}")
     for text, ids in unseen.items():
         lines += wrap(f"{', '.join(ids)}: {text}", width, "", "   ")
@@ -220,13 +217,11 @@ def _figures(problem: ProblemResult) -> tuple[str, ...]:
 
     Work is what was done over what is needed, of the kind in which that is most.
     """
-    speed, memory = (
-        score.shown_figures(problem.components.get(name)) for name in ("speed", "memory")
+    work, speed, memory = (
+        score.figures_of(problem, kind) or kind()
+        for kind in (WorkFigures, SpeedFigures, MemoryFigures)
     )
-    work = score.shown_figures(problem.components.get("work"))
-    ratios = [a.ratio for a in work.amounts.values()] if isinstance(work, WorkFigures) else []
-    speed = speed if isinstance(speed, SpeedFigures) else SpeedFigures()
-    memory = memory if isinstance(memory, MemoryFigures) else MemoryFigures()
+    ratios = [amount.ratio for amount in work.amounts.values()]
     ratio, spread = finite(speed.speedup), finite(speed.spread_percent)
     return (
         clean(problem.id, ID_LIMIT),
@@ -287,9 +282,7 @@ def _messages(record: GradeRecord, width: int) -> list[list[str]]:
 
 
 def _closing(record: GradeRecord, width: int) -> list[str]:
-    lines: list[str] = []
-    if record.interrupted:
-        lines.append(score.INTERRUPTED)
+    lines = [score.INTERRUPTED] * record.interrupted
     return [*lines, *score.next_lines(record.problems, width), _count(record.problems, width)]
 
 
@@ -337,16 +330,11 @@ def target_lines(record: GradeRecord, width: int) -> list[str]:
 
 def _spans(ids: Sequence[str]) -> str:
     """Return p02, p03, p04, p06 as "p02-p04, p06"."""
+    next_of = {f"p{number:02d}": f"p{number + 1:02d}" for number in range(99)}
     spans: list[list[str]] = []
     for id in ids:
-        follows = spans and id == f"p{int(spans[-1][-1][1:]) + 1:02d}" if _numbered(id) else False
-        if follows:
+        if spans and next_of.get(spans[-1][-1]) == id:
             spans[-1].append(id)
         else:
             spans.append([id])
-    words = [s[0] if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in spans]
-    return ", ".join(words)
-
-
-def _numbered(id: str) -> bool:
-    return len(id) == 3 and id[0] == "p" and id[1:].isascii() and id[1:].isdigit()
+    return ", ".join(s[0] if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in spans)

@@ -18,9 +18,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 
 from grader.base.text import finite
-from grader.report.score import shown_figures
+from grader.report.score import figures_of
 from grader.spec.grade_record import GradeRecord, ProblemResult, SpeedFigures
 from grader.spec.problem import ManifestError, load_problem, problem_ids
 from grader.spec.roofline import answer_counts, rates
@@ -56,27 +57,6 @@ class Tick:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """A row as it is drawn: positions, None where there is nothing to draw."""
-
-    label: str
-    shown: str
-    y: float
-    value: float | None
-    base: float | None
-    span: tuple[float, float] | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Dots:
-    """A chart of rows over a logarithmic axis."""
-
-    height: float
-    rows: tuple[Row, ...]
-    ticks: tuple[Tick, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class LogAxis:
     """An axis from 10 ** `first` to 10 ** `last`, drawn from `start` to `end`."""
 
@@ -100,8 +80,11 @@ class LogAxis:
         return tuple(Tick(self.at(n), written(n)) for n in inside)
 
 
-def dots(measures: Sequence[Measure], written: Callable[[float], str]) -> Dots | None:
-    """Return the chart of `measures`, with `written` numbers at its axis; None if it is empty."""
+def dots(measures: Sequence[Measure], written: Callable[[float], str]) -> SimpleNamespace | None:
+    """Return the chart of `measures`, with `written` numbers at its axis; None if it is empty.
+
+    A position in one of its `rows` is None where there is nothing to draw.
+    """
     numbers = [n for m in measures for n in (m.value, m.base, m.low, m.high) if _drawn(n)]
     if not numbers:
         return None
@@ -116,9 +99,10 @@ def dots(measures: Sequence[Measure], written: Callable[[float], str]) -> Dots |
     for number, m in enumerate(measures):
         low, high = at(m.low), at(m.high)
         span = (min(low, high), max(low, high)) if low is not None and high is not None else None
-        y = _TOP + (number + 0.5) * _ROW
-        rows.append(Row(m.label, m.shown, y, at(m.value), at(m.base), span))
-    return Dots(_TOP + len(rows) * _ROW + _BOTTOM, tuple(rows), axis.ticks(written))
+        drawn = {"y": _TOP + (number + 0.5) * _ROW, "value": at(m.value), "base": at(m.base)}
+        rows.append(SimpleNamespace(label=m.label, shown=m.shown, span=span, **drawn))
+    height = _TOP + len(rows) * _ROW + _BOTTOM
+    return SimpleNamespace(height=height, rows=rows, ticks=axis.ticks(written))
 
 
 def _drawn(value: float | None) -> bool:
@@ -126,39 +110,26 @@ def _drawn(value: float | None) -> bool:
     return number is not None and 10.0**-_DECADES < number < 10.0**_DECADES
 
 
-@dataclasses.dataclass(frozen=True)
-class Steps:
-    """Points over the runs: a line that stays until the next run, and a dot for each run."""
+def steps(values: Iterable[float], most: float) -> SimpleNamespace | None:
+    """Return the chart of the points after each run, of `most` possible; None below two runs.
 
-    height: float
-    path: str
-    marks: tuple[tuple[float, float], ...]
-    ticks: tuple[Tick, ...]
-    last: tuple[float, float]
-
-
-def steps(values: Iterable[float], most: float) -> Steps | None:
-    """Return the chart of the points after each run, of `most` possible; None below two runs."""
+    A line stays until the next run, and each run has a dot.
+    """
     found = list(values)
     if len(found) < 2:
         return None
-    height, top, bottom = 190, 14, 160
+    top, bottom, left, right = 14, 160, _LEFT, WIDTH - 60
     most = max(most, max(found), 1.0)
-    left, right = _LEFT, WIDTH - 60
-    places = [
-        (
-            round(left + n * (right - left) / (len(found) - 1), 1),
-            round(bottom - value / most * (bottom - top), 1),
-        )
-        for n, value in enumerate(found)
-    ]
+
+    def height(value: float) -> float:
+        return round(bottom - value / most * (bottom - top), 1)
+
+    across = (round(left + n * (right - left) / (len(found) - 1), 1) for n in range(len(found)))
+    places = list(zip(across, map(height, found), strict=True))
     path = f"M{places[0][0]} {places[0][1]}" + "".join(f"H{x}V{y}" for x, y in places[1:])
     step = next((s for s in (1, 2, 5, 10, 25, 50, 100, 250) if most / s <= 6), 10_000)
-    ticks = [
-        Tick(round(bottom - v / most * (bottom - top), 1), str(v))
-        for v in range(0, int(most) + 1, step)
-    ]
-    return Steps(height, path, tuple(places), tuple(ticks), places[-1])
+    ticks = [Tick(height(value), str(value)) for value in range(0, int(most) + 1, step)]
+    return SimpleNamespace(height=190, path=path, marks=places, ticks=ticks, last=places[-1])
 
 
 _WEST, _EAST, _NORTH, _SOUTH = 52, 450, 20, 250
@@ -176,31 +147,11 @@ class Point:
     bound: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Mark:
-    """A point as it is drawn; its label may stand lower than it, so that none hides another."""
+def roofline(record: GradeRecord) -> SimpleNamespace | None:
+    """Return the chart, and its points as `rows` of a table.
 
-    label: str
-    x: float
-    y: float
-    label_y: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Roofline:
-    """The chart, and its points as rows of a table."""
-
-    path: str
-    marks: tuple[Mark, ...]
-    across: tuple[Tick, ...]
-    up: tuple[Tick, ...]
-    rows: list[tuple[str, ...]]
-    height: int = _SOUTH + 40
-    width: int = WIDTH
-
-
-def roofline(record: GradeRecord) -> Roofline | None:
-    """Return the roofline; None where the GPU's rates or the times of the answers are not known."""
+    None where the GPU's rates or the times of the answers are not known.
+    """
     known = rates(record.environment)
     if known is None:
         return None
@@ -218,7 +169,9 @@ def roofline(record: GradeRecord) -> Roofline | None:
     x, y = across.at, up.at
     left = max(low, bottom - math.log10(bytes_per_s))
     corner = f"{x(10.0**left)} {y(bytes_per_s * 10.0**left)}"
-    return Roofline(
+    return SimpleNamespace(
+        width=WIDTH,
+        height=_SOUTH + 40,
         path=f"M{corner}L{x(ridge)} {y(dots)}H{_EAST}",
         marks=_marks(points, x, y),
         across=across.ticks("{:,.12g}".format),
@@ -238,8 +191,8 @@ def roofline(record: GradeRecord) -> Roofline | None:
 
 def _point(problem: ProblemResult, dots: float, bytes_per_s: float) -> Point | None:
     """Return where an answer with dots stands; None where its time or its shape is not known."""
-    figures = shown_figures(problem.components.get("speed"))
-    if not isinstance(figures, SpeedFigures) or problem.id not in problem_ids():
+    figures = figures_of(problem, SpeedFigures)
+    if figures is None or problem.id not in problem_ids():
         return None
     took_ms = finite(figures.median_ms)
     try:
@@ -259,11 +212,12 @@ def _point(problem: ProblemResult, dots: float, bytes_per_s: float) -> Point | N
 
 def _marks(
     points: list[Point], x: Callable[[float], float], y: Callable[[float], float]
-) -> tuple[Mark, ...]:
+) -> list[SimpleNamespace]:
     """Place the points from the top down; a label that would touch the one above moves down."""
-    marks: list[Mark] = []
+    marks: list[SimpleNamespace] = []
     for point in sorted(points, key=lambda p: -p.rate):
         at, high = x(point.intensity), y(point.rate)
         near = [m.label_y for m in marks if abs(m.x - at) < 3 * _LABEL]
-        marks.append(Mark(point.id, at, high, max([high + 5, *(n + _LABEL for n in near)])))
-    return tuple(marks)
+        label_y = max([high + 5, *(n + _LABEL for n in near)])
+        marks.append(SimpleNamespace(label=point.id, x=at, y=high, label_y=label_y))
+    return marks

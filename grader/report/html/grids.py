@@ -7,6 +7,7 @@ wider than a phone. Letters in the cells, the legend and the text below say what
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -167,12 +168,7 @@ def _path(rows: Sequence[str], letter: str, cell: int, left: int) -> str:
     """Return rectangles around the runs of a letter."""
     parts = []
     for r, row in enumerate(rows):
-        c = row.find(letter)
-        while c >= 0:
-            end = c
-            while end < len(row) and row[end] == letter:
-                end += 1
-            x, y, length = left + c * cell, _TOP + r * cell, (end - c) * cell
+        for run in re.finditer(f"{re.escape(letter)}+", row):
+            x, y, length = left + run.start() * cell, _TOP + r * cell, len(run[0]) * cell
             parts.append(f"M{x} {y}h{length}v{cell}h-{length}z")
-            c = row.find(letter, end)
     return "".join(parts)

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 from grader.base.text import byte_size, clean, finite, milliseconds, times
-from grader.report.html import grids
-from grader.report.html.charts import Dots, Measure, dots
+from grader.report.html.charts import Measure, dots
 from grader.report.kernels import kernel_cells, kernels_of
 from grader.report.message import ID_LIMIT
-from grader.report.score import shown_figures
+from grader.report.score import figures_of
 from grader.spec.grade_record import (
     GradeRecord,
     MemoryFigures,
@@ -49,41 +48,33 @@ class Table:
     details: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Chart:
-    """A chart with its title, and what a span in it is."""
+def charts(record: GradeRecord) -> list[SimpleNamespace]:
+    """Return the charts of speed, memory and work of all problems that have any.
 
-    title: str
-    dots: Dots
-    span: str
-
-
-def charts(record: GradeRecord) -> list[Chart]:
-    """Return the charts of speed, memory and work of all problems that have any."""
+    Each has a title, its `dots`, and in words what a `span` in it is.
+    """
     speeds, memories, works = [], [], []
     for problem in record.problems:
         id = clean(problem.id, ID_LIMIT)
-        for component in problem.components.values():
-            f = shown_figures(component)
-            if isinstance(f, SpeedFigures) and finite(f.speedup) is not None:
-                shown = times(finite(f.speedup), 1)
-                speeds.append(Measure(id, f.speedup, shown, 1.0, f.floor, f.full))
-            elif isinstance(f, MemoryFigures) and f.extra_bytes:
-                extra, shown = f.extra_bytes[-1], byte_size(f.extra_bytes[-1]) or ""
-                (base,) = f.naive_extra_bytes[-1:] or (None,)
-                (allowed,) = f.allowed_bytes[-1:] or (None,)
-                memories.append(Measure(id, max(extra, 1024), shown, base, allowed, allowed))
-            elif isinstance(f, WorkFigures) and f.amounts:
-                worst = max(f.amounts.values(), key=lambda amount: amount.ratio)
-                base, shown = worst.naive_ratio, times(worst.ratio, 2)
-                works.append(Measure(id, worst.ratio, shown, base, f.full, base))
+        if (f := figures_of(problem, SpeedFigures)) and finite(f.speedup) is not None:
+            shown = times(finite(f.speedup), 1)
+            speeds.append(Measure(id, f.speedup, shown, 1.0, f.floor, f.full))
+        if (f := figures_of(problem, MemoryFigures)) and f.extra_bytes:
+            extra, shown = f.extra_bytes[-1], byte_size(f.extra_bytes[-1]) or ""
+            (base,) = f.naive_extra_bytes[-1:] or (None,)
+            (allowed,) = f.allowed_bytes[-1:] or (None,)
+            memories.append(Measure(id, max(extra, 1024), shown, base, allowed, allowed))
+        if (f := figures_of(problem, WorkFigures)) and f.amounts:
+            worst = max(f.amounts.values(), key=lambda amount: amount.ratio)
+            base, shown = worst.naive_ratio, times(worst.ratio, 2)
+            works.append(Measure(id, worst.ratio, shown, base, f.full, base))
     rows = (
         ("Speed-up over naive PyTorch", speeds, "{:g}x".format, "targets, from no points to all"),
         ("Extra memory", memories, _bytes_of_axis, "the most that is allowed"),
         ("Work, over what is needed", works, "{:g}x".format, "from all points to none"),
     )
     return [
-        Chart(title, chart, span)
+        SimpleNamespace(title=title, dots=chart, span=span)
         for title, measures, written, span in rows
         if (chart := dots(measures, written))
     ]
@@ -98,16 +89,10 @@ def _bytes_of_axis(number: float) -> str:
 
 def tables(problem: ProblemResult) -> list[Table]:
     """Return what was measured of one problem: speed, memory, work and traffic."""
-    made = []
-    for name, kind, table in (
-        ("speed", SpeedFigures, _speed_table),
-        ("memory", MemoryFigures, _memory_table),
-        ("work", WorkFigures, _work_table),
-    ):
-        figures = shown_figures(problem.components.get(name))
-        if isinstance(figures, kind) and (found := table(figures)).rows:
-            made.append(found)
-    return made
+    kinds = {SpeedFigures: _speed_table, MemoryFigures: _memory_table, WorkFigures: _work_table}
+    measured = ((table, figures_of(problem, kind)) for kind, table in kinds.items())
+    made = (table(figures) for table, figures in measured if figures is not None)
+    return [table for table in made if table.rows]
 
 
 def kernel_table(problem: ProblemResult) -> Table | None:
@@ -192,11 +177,3 @@ def _count(number: int) -> str:
         return f"{number:,}"
     rounded = finite(number)
     return "?" if rounded is None else f"{rounded:.3g}"
-
-
-def work_map(problem: ProblemResult) -> SimpleNamespace | None:
-    """Return the tiles that the kernel visited where its work was counted."""
-    work = shown_figures(problem.components.get("work"))
-    if isinstance(work, WorkFigures) and work.tiles is not None and work.tiles.rows:
-        return grids.tile_grid(work.tiles)
-    return None

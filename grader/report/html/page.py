@@ -12,12 +12,11 @@ a template thinks of it or not: see `_plain`.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import hashlib
 import re
-import types
 from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -27,7 +26,7 @@ from grader.report import score
 from grader.report.cause_pages import ExplainError, look_up, sections
 from grader.report.history import PastRun
 from grader.report.html import grids, measured, source
-from grader.report.html.charts import Steps, roofline, steps
+from grader.report.html.charts import roofline, steps
 from grader.report.html.film import film, no_film
 from grader.report.kernels import chip_lines, kernels_of
 from grader.report.message import (
@@ -42,7 +41,7 @@ from grader.report.message import (
     trace_of,
     walk_as_due,
 )
-from grader.report.score import losses, shown_figures, told_causes
+from grader.report.score import figures_of, losses, told_causes
 from grader.report.state import command, left_out
 from grader.report.tiles import is_as_due
 from grader.spec.grade_record import (
@@ -57,23 +56,12 @@ from grader.spec.grade_record import (
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_NONE: Mapping[str, bytes] = types.MappingProxyType({})
 _MOST_RUNS = 20  # in the table of the history; the chart has all
 _OF_A_CAUSE = ("What happened", "Why", "How to fix it")  # sections of what `explain` shows
 
 
-@dataclasses.dataclass(frozen=True)
-class About:
-    """The text of one cause: its paragraphs, each whether it is code, in pieces of which every
-    second one is a name of the code."""
-
-    anchor: str
-    title: str
-    paragraphs: list[tuple[bool, list[str]]]
-
-
 def render(
-    record: GradeRecord, *, sources: Mapping[str, bytes] = _NONE, history: Sequence[PastRun] = ()
+    record: GradeRecord, *, sources: Mapping[str, bytes] = {}, history: Sequence[PastRun] = ()
 ) -> str:
     """Return the page.
 
@@ -160,20 +148,17 @@ def _asset(environment: Environment, name: str) -> str:
 @functools.cache
 def _pygments_style() -> str:
     """Return the rules of Pygments' classes, in the variables of the style sheet."""
-    kinds = {"k": "plum-ink", "s": "green-ink", "c": "soft", "m": "blue-ink", "n": "ink"}
-    kinds |= {"o": "ink", "p": "ink"}
-    groups = {
-        "k": "k kc kd kn kp kr kt ow",
-        "s": "s s1 s2 sa sb sc sd se sh si sr ss sx dl",
-        "c": "c c1 ch cm cp cs",
-        "m": "m mb mf mh mi mo il",
+    classes = {
+        "plum-ink": "k kc kd kn kp kr kt ow",
+        "green-ink": "s s1 s2 sa sb sc sd se sh si sr ss sx dl",
+        "soft": "c c1 ch cm cp cs",
+        "blue-ink": "m mb mf mh mi mo il",
+        "orange-ink": "nf nd nc",
     }
-    rules = []
-    for kind, names in groups.items():
-        selector = ",".join(f".src .{name}" for name in names.split())
-        rules.append(f"{selector}{{color:var(--{kinds[kind]})}}")
-    rules.append(".src .nf,.src .nd,.src .nc{color:var(--orange-ink)}")
-    return "\n".join(rules) + "\n"
+    selectors = {
+        ink: ",".join(f".src .{name}" for name in names.split()) for ink, names in classes.items()
+    }
+    return "".join(f"{chosen}{{color:var(--{ink})}}\n" for ink, chosen in selectors.items())
 
 
 def _hash(text: str) -> Markup:
@@ -193,9 +178,12 @@ def _block(text: str) -> Markup:
     return Markup("\n").join(kept)
 
 
-def _about(ids: Iterable[str]) -> dict[str, About]:
-    """Return the texts of those causes that have one, by id; causes may share a text."""
-    by_id: dict[str, About] = {}
+def _about(ids: Iterable[str]) -> dict[str, SimpleNamespace]:
+    """Return the texts of those causes that have one, by id; causes may share a text.
+
+    A paragraph is whether it is code, and pieces of which every second one is a name of the code.
+    """
+    by_id: dict[str, SimpleNamespace] = {}
     found = {}
     for id in ids:
         try:
@@ -204,21 +192,22 @@ def _about(ids: Iterable[str]) -> dict[str, About]:
             continue
         if entry is not None:
             parts = [p for name, part in sections(entry) if name in _OF_A_CAUSE for p in part]
-            title = f"{entry.id}: {entry.text.title}"
-            new = About(f"about-{len(by_id)}", title, list(map(_paragraph, parts)))
+            new = SimpleNamespace(
+                anchor=f"about-{len(by_id)}",
+                title=f"{entry.id}: {entry.text.title}",
+                paragraphs=list(map(_paragraph, parts)),
+            )
             found[id] = by_id.setdefault(entry.id, new)
     return found
 
 
 def _paragraph(text: str) -> tuple[bool, list[str]]:
-    is_code = text.startswith("    ")
-    rows = [row.removeprefix("    ") for row in text.split("\n")]
-    if is_code:
-        return is_code, ["\n".join(rows)]
-    return is_code, [Markup.escape(piece) for piece in text.split("`")]  # with their blanks
+    if text.startswith("    "):
+        return True, [re.sub("^    ", "", text, flags=re.MULTILINE)]
+    return False, [Markup.escape(piece) for piece in text.split("`")]  # with their blanks
 
 
-def _history(history: Sequence[PastRun]) -> tuple[list[tuple[str, ...]], Steps | None]:
+def _history(history: Sequence[PastRun]) -> tuple[list[tuple[str, ...]], SimpleNamespace | None]:
     """Return the last runs, the newest first, and the chart of the points after each run.
 
     A run of some problems leaves the points of the others as they were.
@@ -227,14 +216,13 @@ def _history(history: Sequence[PastRun]) -> tuple[list[tuple[str, ...]], Steps |
     totals, views, most = [], [], 0.0
     for number, run in enumerate(history, start=1):
         latest |= run.points
-        total = round(sum(earned for earned, _ in latest.values()), 6)
+        totals.append(round(sum(earned for earned, _ in latest.values()), 6))
         most = max(most, sum(available for _, available in latest.values()))
-        totals.append(total)
         here = sum(earned for earned, _ in run.points.values())
-        available = sum(available for _, available in run.points.values())
+        available = sum(possible for _, possible in run.points.values())
         graded = "all problems" if len(run.points) > 8 else ", ".join(run.points)
         shown = f"{points(here)}/{points(available)}"
-        views.append((str(number), run.time, graded, shown, points(total)))
+        views.append((str(number), run.time, graded, shown, points(totals[-1])))
     return views[::-1][:_MOST_RUNS], steps(totals, most)
 
 
@@ -254,10 +242,9 @@ def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[s
         shown = (map_ for earlier in causes for map_ in earlier["maps"])
         first = not any(map_.title.startswith("Error") for map_ in shown)
         causes.append(_cause(problem, cause, data if same else b"", errors=first))
-    work = shown_figures(problem.components.get("work"))
-    shown = work if isinstance(work, WorkFigures) else WorkFigures()
+    work = figures_of(problem, WorkFigures) or WorkFigures()
     has_film = any(cause["film"] for cause in causes)
-    right = shown.trace if not has_film else None
+    right = work.trace if not has_film else None
     return {
         "record": problem,
         "tone": _tone(problem),
@@ -267,8 +254,8 @@ def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[s
         "rest": f"and {plural(len(rest), 'more check')}: {', '.join(rest)}" if rest else "",
         "figures": measured.tables(problem),
         "kernels": measured.kernel_table(problem),
-        "map": measured.work_map(problem),
-        "film": film(right, (shown.tiles,), data if same else b"") if right else None,
+        "map": grids.tile_grid(work.tiles) if work.tiles is not None and work.tiles.rows else None,
+        "film": film(right, (work.tiles,), data if same else b"") if right else None,
         "no_film": no_film(problem) if not has_film and right is None else "",
         "source": _source(problem, told, data) if same else None,
         "file": file,
@@ -327,9 +314,7 @@ def _rows_of(problem: ProblemResult, message: Message) -> str:
     return "keys" if output in ("dk", "dv") else "queries"
 
 
-def _source(
-    problem: ProblemResult, told: Sequence[ReportedCause], data: bytes
-) -> source.SourceView:
+def _source(problem: ProblemResult, told: Sequence[ReportedCause], data: bytes) -> SimpleNamespace:
     """Return the file with its wrong lines; where no line is known, the step's are shown."""
     notes: dict[int, list[str]] = {}
     open_steps = []

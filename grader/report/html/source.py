@@ -7,6 +7,7 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 
 from markupsafe import Markup, escape
 
@@ -34,40 +35,20 @@ class Line:
     notes: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Lines that follow each other, shown or folded."""
-
-    lines: tuple[Line, ...]
-    folded: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class SourceView:
-    """A file as it is shown; `left_out` lines of it are not there, for it is too long."""
-
-    parts: tuple[Part, ...]
-    num_lines: int
-    left_out: int
-
-
-def view(data: bytes, notes: Mapping[int, Sequence[str]], steps: Sequence[int] = ()) -> SourceView:
+def view(
+    data: bytes, notes: Mapping[int, Sequence[str]], steps: Sequence[int] = ()
+) -> SimpleNamespace:
     """Return the file `data`, with `notes` by line number; `steps` are shown whole.
 
-    What is far from both is folded. Of a file that is too long, lines around notes are kept first.
+    What is far from both is folded. Of a file that is too long, lines around notes are kept first,
+    and `left_out` lines are not there.
     """
     text = data.decode("utf-8-sig", "replace")
     raw = _rows(text)
     count = len(raw)
-    regions = step_regions(text)
-    shown = set()
-    for number in notes:
-        if 1 <= number <= count:
-            shown |= set(range(number - _CONTEXT, number + _CONTEXT + 1))
-    for step in steps:
-        if step in regions:
-            first, last = regions[step]
-            shown |= set(range(first, last + 1))
+    around = [(n - _CONTEXT, n + _CONTEXT) for n in notes if 1 <= n <= count]
+    whole = [region for step, region in step_regions(text).items() if step in steps]
+    shown = {n for first, last in around + whole for n in range(first, last + 1)}
     shown &= set(range(1, count + 1))
     codes = _highlighted(raw)
     kept, room = set(), _MOST_BYTES
@@ -78,17 +59,18 @@ def view(data: bytes, notes: Mapping[int, Sequence[str]], steps: Sequence[int] =
             break
         kept.add(number)
     lines = [Line(n, codes[n - 1], tuple(notes.get(n, ()))) for n in sorted(kept)]
-    return SourceView(_parts(lines, shown), count, count - len(kept))
+    parts = _parts(lines, shown)
+    return SimpleNamespace(parts=parts, num_lines=count, left_out=count - len(kept))
 
 
-def _parts(lines: Iterable[Line], shown: set[int]) -> tuple[Part, ...]:
+def _parts(lines: Iterable[Line], shown: set[int]) -> list[SimpleNamespace]:
     """Return lines in parts that follow each other; those that are not `shown` are folded."""
     count = itertools.count()
     runs = itertools.groupby(lines, lambda x: (x.number - next(count), x.number not in shown))
-    return tuple(Part(tuple(part), folded) for (_, folded), part in runs)
+    return [SimpleNamespace(lines=list(part), folded=folded) for (_, folded), part in runs]
 
 
-def excerpt(data: bytes, marked: Collection[int]) -> tuple[Part, ...]:
+def excerpt(data: bytes, marked: Collection[int]) -> list[SimpleNamespace]:
     """Return the lines of all steps, and those around lines that are `marked`."""
     text = data.decode("utf-8-sig", "replace")
     raw = _rows(text)
