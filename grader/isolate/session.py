@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from grader.isolate import plan
-from grader.isolate.arena import MARKS, UNWRITTEN, Arena, Layout, marked
-from grader.isolate.blocks import RoundsBlock, TraceBlock
+from grader.isolate.arena import MARKS, POISON, UNWRITTEN, Arena, Layout, marked
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.operators import READS
 from grader.isolate.placing import place
 from grader.isolate.sandbox import PATIENCE, Sandbox
-from grader.kernel.observers.rounds import RoundsShape
+from grader.kernel.observers.rounds import Rounds, RoundsShape
+from grader.kernel.observers.trace import Trace, TraceShape
 from grader.source.policy.operators import MOST_READ, opened
 from grader.source.submission import Source
 from grader.spec.cases import Case
@@ -40,6 +40,7 @@ _STARTS = 3
 _COMPILE_FACTOR = 3.0
 # Of the time of a call, what one launch may take on the machine, which then says in which loop.
 _SHARE = 0.8
+_NOTED: dict[str, Any] = {"trace": Trace, "rounds": Rounds}
 
 
 class Budget:
@@ -237,48 +238,49 @@ class Session:
         if not differentiates:
             inputs = dataclasses.replace(inputs, dout=None)
         layout = place(case, inputs, outputs, wide=how.get("rounding") is not None)
-        arena = Arena(layout.total_bytes)
-        block = TraceBlock(case, self.source) if traced else None
-        steps = RoundsBlock(follow) if follow else None
-        try:
-            arena.poison()
+        # What the worker writes down of what kernels do, beside the memory of the call.
+        shapes = {
+            "trace": TraceShape.of(case, self.source.num_lines) if traced else None,
+            "rounds": follow,
+        }
+        shapes = {name: shape for name, shape in shapes.items() if shape is not None}
+        call_s = self.budget.call_s(compiles=self.device != "cpu")
+        fields = {
+            **{name: dataclasses.asdict(shape) for name, shape in shapes.items()},
+            "layout": layout.to_json(),
+            "kwargs": case.kwargs,
+            "returns": list(self.problem.returns),
+            "gradients": differentiates,
+            "exact": case.exact and case.dtype == "fp32",
+            "seconds": _SHARE * call_s,
+            "far": case.layout == "far",
+            **how,
+        }
+        with contextlib.ExitStack() as stack:
+            arena = stack.enter_context(Arena(layout.total_bytes))
+            blocks = {n: stack.enter_context(Arena(s.total_bytes)) for n, s in shapes.items()}
+            arena.memory.fill_(POISON)
             _write_inputs(arena, layout, inputs)
             before = arena.memory[: layout.inputs_end].clone()
-            call_s = self.budget.call_s(compiles=self.device != "cpu")
-            fields = {
-                **({"trace": dataclasses.asdict(block.shape)} if block else {}),
-                **({"rounds": dataclasses.asdict(steps.shape)} if steps else {}),
-                "layout": layout.to_json(),
-                "kwargs": case.kwargs,
-                "returns": list(self.problem.returns),
-                "gradients": differentiates,
-                "exact": case.exact and case.dtype == "fp32",
-                "seconds": _SHARE * call_s,
-                "far": case.layout == "far",
-                **how,
-            }
-            fds = (arena.fd, *(part.fd for part in (block, steps) if part))
+            fds = (arena.fd, *(block.fd for block in blocks.values()))
             if self.machine:
                 result = self._plan_and_carry_out(call_s, fds, fields)
             else:
                 result = self._ask(self._sandbox, what, call_s, fds, fields)
-            after = arena.snapshot()
-            trace = block.snapshot() if block else None
-            rounds = steps.snapshot() if steps else None
-        finally:
-            arena.close()
-            for part in filter(None, (block, steps)):
-                part.close()
+            after = arena.memory.clone()
+            noted = {
+                name: _NOTED[name].of(shapes[name], block.memory.numpy())
+                for name, block in blocks.items()
+            }
         if not isinstance(result, Reply) or result.status != Status.OK or what == "compile":
-            return dataclasses.replace(self._ended(result, "call"), rounds=rounds)
+            return dataclasses.replace(self._ended(result, "call"), rounds=noted.get("rounds"))
         outputs = {view.name: view.of(after) for view in layout.outputs}
         return CallEvidence(
             result=result,
             outputs=outputs,
             unwritten={name: marked(values, UNWRITTEN) for name, values in outputs.items()},
             left_over={name: marked(values, MARKS) for name, values in outputs.items()},
-            trace=trace,
-            rounds=rounds,
+            **noted,
             **_changed(before, after, layout),
             output=self._output(),
         )
@@ -293,7 +295,7 @@ class Session:
         """
         answers: list[Any] = []
         while sum(len(a) if isinstance(a, list) else 1 for a in answers) <= MOST_READ:
-            with contextlib.closing(Arena(plan.MAX_BYTES)) as text:
+            with Arena(plan.MAX_BYTES) as text:
                 more = {"answers": answers, "carried_out": self._carried_out}
                 planned = self._ask(self._sandbox, "plan", call_s, (text.fd,), fields | more)
                 self._carried_out = False

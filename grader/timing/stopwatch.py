@@ -220,11 +220,8 @@ class Bench:
         if self._cuda is not None:
             yield self._cuda[:size], ()
             return
-        arena = Arena(size)
-        try:
+        with Arena(size) as arena:
             yield arena.memory, (arena.fd,)
-        finally:
-            arena.close()
 
     def _synchronize(self) -> None:
         if self.device == "cuda":
