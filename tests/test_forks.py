@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -46,6 +47,15 @@ def _no_child_is_left():
     before = {*usage.children(os.getpid())} - servers()
     yield
     assert {*usage.children(os.getpid())} - servers() == before
+
+
+@contextlib.contextmanager
+def own_server():
+    forks.open_server(server_environment())
+    try:
+        yield
+    finally:
+        forks.close_server()
 
 
 def ends(process_id):
@@ -113,7 +123,7 @@ def test_what_a_worker_started_ends_with_it(server):
 @pytest.mark.parametrize("harm", drawn([signal.SIGKILL, signal.SIGSTOP], 2))
 def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
     monkeypatch.setattr(forks, "_ANSWER_S", 0.5)
-    with forks.forking(server_environment()):
+    with own_server():
         with sandbox() as worker:
             assert isinstance(worker._process, forks.Forked)
         os.kill(forks._server._process.pid, harm)
@@ -146,7 +156,7 @@ def answer():
 @pytest.mark.parametrize(
     ("opens", "found"),
     [
-        (lambda: forks.forking(server_environment()), "triton.experimental.gluon"),
+        (own_server, "triton.experimental.gluon"),
         # And what tests of the judge import, which no worker finds.
         (forked_workers, "sympy triton.experimental.gluon"),
     ],

@@ -144,6 +144,7 @@ def test_who_plans_is_given_few_values_whatever_it_has_counted(answer, rounds, m
     monkeypatch.setattr(Session, "_ask", ask)
     source = Source("p02", KERNEL.encode(), policy=True)
     session = Session(P02, source, device="cpu", machine=True, budget=Budget(P02.limits))
+    session._workers = [None, None]
     reply = session._plan_and_carry_out(9.0, (0,), {})
     assert reply.status is Status.FORBIDDEN_OPERATOR and asked.count("plan") == rounds
 

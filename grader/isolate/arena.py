@@ -102,14 +102,13 @@ def dense_strides(size: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Arena:
-    """A sealed memfd of fixed size: `map`, and the same as a 1-D uint8 tensor, `memory`."""
+    """A sealed memfd of fixed size, mapped as a 1-D uint8 tensor, `memory`."""
 
     def __init__(self, total_bytes: int) -> None:
         self.fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, total_bytes)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
-        self.map = mmap.mmap(self.fd, total_bytes)
-        self.memory = torch.frombuffer(self.map, dtype=torch.uint8)
+        self.memory = attached(self.fd, total_bytes)
 
     def __enter__(self) -> Arena:
         return self

@@ -258,8 +258,8 @@ class Sandbox:
         if timeout:
             compiling = _COMPILER in bytes(self._tail).rpartition(b"Fatal Python error")[2]
             self._tail[:] = self._tail.replace(b"Fatal Python error: Aborted", b"Stopped here:")
-            stopped = Ended(timeout=True, line=line, waited_s=waited_s, recursive=recursive)
-            return dataclasses.replace(stopped, compiling=compiling)
+            how = {"recursive": recursive, "compiling": compiling}
+            return Ended(timeout=True, line=line, waited_s=waited_s, **how)
         name = None
         if self._jailed and code is not None and code > _SIGNALLED:
             code = _SIGNALLED - code

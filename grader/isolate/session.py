@@ -110,19 +110,18 @@ class Session:
         self.unusable: CallEvidence | None = None
         self._answered = False  # at least one call came back with outputs
         self._unstarted: list[CallEvidence] = []  # one behind the other
-        self._sandbox: Sandbox | None = None
-        self._executor: Sandbox | None = None  # of a session on the machine: carries plans out
+        # One that calls; on the machine one that plans, and one that carries plans out.
+        self._workers: list[Sandbox] = []
         self._carried_out = True  # the plan before this one
         self._ready = False
         self._starved_s = 0.0  # for which the last call waited for a core
 
     def start(self) -> None:
         """Start a worker and return at once; the first call waits for it."""
-        if self._sandbox is None:
+        if not self._workers:
             self._ready = False
-            self._sandbox = self._worker("plan" if self.machine else "call")
-            if self.machine:
-                self._executor = self._worker("carry out")
+            for role in ("plan", "carry out") if self.machine else ("call",):
+                self._workers.append(self._worker(role))
 
     def _worker(self, role: str) -> Sandbox:
         return Sandbox(
@@ -139,9 +138,8 @@ class Session:
 
     def close(self) -> None:
         """End the worker."""
-        for sandbox in filter(None, (self._sandbox, self._executor)):
-            sandbox.close()
-        self._sandbox = self._executor = None
+        while self._workers:
+            self._workers.pop().close()
 
     def call(
         self,
@@ -204,21 +202,18 @@ class Session:
     def _import(self) -> CallEvidence | None:
         """Have a worker with the submission imported; return what keeps it from being so."""
         self.start()
-        assert self._sandbox is not None
         if self._ready:
             return None
-        result = self._sandbox.ready()
-        if self._executor is not None and not failed(result):
-            made_ready = self._executor.ready()
-            result = made_ready if failed(made_ready) else result
-        if failed(result):
-            evidence = self._ended(result, "import")
-            if isinstance(result, Ended) and not result.started:
-                self._unstarted.append(evidence)
-            else:
-                self.unusable = evidence
-            self.close()
-            return evidence
+        for worker in self._workers:
+            result = worker.ready()
+            if failed(result):
+                evidence = self._ended(result, "import")
+                if isinstance(result, Ended) and not result.started:
+                    self._unstarted.append(evidence)
+                else:
+                    self.unusable = evidence
+                self.close()
+                return evidence
         self._ready, self._unstarted = True, []
         return None
 
@@ -233,7 +228,6 @@ class Session:
         follow: RoundsShape | None = None,
         **how: Any,
     ) -> CallEvidence:
-        assert self._sandbox is not None
         differentiates = any(name in self.problem.gradients for name in outputs)
         if not differentiates:
             inputs = dataclasses.replace(inputs, dout=None)
@@ -266,7 +260,7 @@ class Session:
             if self.machine:
                 result = self._plan_and_carry_out(call_s, fds, fields)
             else:
-                result = self._ask(self._sandbox, what, call_s, fds, fields)
+                result = self._ask(self._workers[0], what, call_s, fds, fields)
             after = arena.memory.clone()
             noted = {
                 name: _NOTED[name].of(shapes[name], block.memory.numpy())
@@ -293,11 +287,12 @@ class Session:
         Answers hold few values, whatever the worker that plans says it has counted: with all of
         them it could compute the result, and hand it in as a constant.
         """
+        planner, executor = self._workers
         answers: list[Any] = []
         while sum(len(a) if isinstance(a, list) else 1 for a in answers) <= MOST_READ:
             with Arena(plan.MAX_BYTES) as text:
                 more = {"answers": answers, "carried_out": self._carried_out}
-                planned = self._ask(self._sandbox, "plan", call_s, (text.fd,), fields | more)
+                planned = self._ask(planner, "plan", call_s, (text.fd,), fields | more)
                 self._carried_out = False
                 asks = isinstance(planned, Reply) and planned.status is Status.ASKS
                 # What a kernel does comes before what the host code does behind it.
@@ -306,7 +301,7 @@ class Session:
                 ):
                     return planned
                 both = (fds[0], text.fd, *fds[1:])
-                done = self._ask(self._executor, "carry_out", call_s, both, fields)
+                done = self._ask(executor, "carry_out", call_s, both, fields)
             if failed(done):
                 return done
             self._carried_out = True
@@ -320,21 +315,19 @@ class Session:
 
     def _ask(
         self,
-        sandbox: Sandbox | None,
+        worker: Sandbox,
         what: str,
         call_s: float,
         fds: tuple[int, ...],
         fields: dict[str, Any],
     ) -> Reply | Ended:
-        assert sandbox is not None
-        result = sandbox.ask(what, call_s, fds, patience=PATIENCE, **fields)
-        self._starved_s += sandbox.starved_s
+        result = worker.ask(what, call_s, fds, patience=PATIENCE, **fields)
+        self._starved_s += worker.starved_s
         return result
 
     def _output(self) -> str:
         """Return what the workers printed for the last request."""
-        printed = [w.output() for w in (self._sandbox, self._executor) if w is not None]
-        return "\n".join(filter(None, printed))
+        return "\n".join(filter(None, (worker.output() for worker in self._workers)))
 
     def _ended(self, result: Reply | Ended, what: str) -> CallEvidence:
         output = self._output()

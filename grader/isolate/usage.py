@@ -70,16 +70,6 @@ class Tree:
             found += [orphan, *descendants(orphan)]
         return list(dict.fromkeys(found))
 
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of the tree so far, dead processes included."""
-        pids = self.pids()
-        waited = self.reaped_seconds() + sum(map(_waited_seconds, pids))
-        return waited + sum(map(_own_seconds, pids))
-
-    def reaped_seconds(self) -> float:
-        """Return the CPU time of the orphans that were waited for, and of what is the judge's."""
-        return _waited_seconds(self.adopter)
-
     def resident_bytes(self) -> int:
         """Return `resident_bytes` of the tree, shared memory counted once for each process."""
         return sum(map(resident_bytes, self.pids()))
@@ -241,7 +231,8 @@ class CpuTime(UsageMonitor):
         self.seconds = sum(spent[pid] for pid in self._alive) + vanished
 
     def _waited_for(self) -> float:
-        return self._tree.reaped_seconds() + sum(map(_waited_seconds, self._tree.pids()))
+        """Return the CPU time of those of the tree, and of its orphans, that were waited for."""
+        return sum(map(_waited_seconds, (self._tree.adopter, *self._tree.pids())))
 
 
 class PeakMemory(UsageMonitor):
