@@ -16,7 +16,7 @@ from grader.isolate.processes import Children, Ending
 from grader.isolate.sandbox import Sandbox, server_environment
 from grader.source.submission import Source
 from grader.spec.problem import ROOT, load_problem
-from grader.spec.protocol import Ended, Status
+from grader.spec.protocol import Status
 from tests.forked import forked_workers, servers
 from tests.harness import PROMPT_S, model_answer, until
 from tests.shares import drawn
@@ -76,17 +76,6 @@ def test_a_worker_is_the_judges_child_and_has_seen_no_other(server):
 def test_a_worker_for_a_gpu_is_forked_too(server):
     with sandbox(device="cuda") as worker:  # without a GPU it does not come far
         assert isinstance(worker._process, forks.Forked)
-
-
-@pytest.mark.parametrize(
-    ("source", "code", "name"),
-    [(b"import os\nos._exit(3)\n", 3, None), (b"import os\nos.abort()\n", -6, "SIGABRT")],
-)
-def test_how_a_worker_ended_is_seen(server, source, code, name):
-    with sandbox(source) as worker:
-        result = worker.ready()
-    assert isinstance(result, Ended)
-    assert (result.exit_code, result.signal_name) == (code, name)
 
 
 @pytest.mark.skipif(bool(unavailable()), reason=f"{unavailable()}")

@@ -183,7 +183,7 @@ def _run(
     command: list[str], folder: Path, files: Sequence[Path] = (), *, gpu: str | None = None
 ) -> tuple[int, list[str]]:
     """Run a command in the jail to its end; return its exit status and the lines it printed."""
-    with _jailed(command, folder, files, gpu=gpu) as child:
+    with _jailed(command, folder, files=files, gpu=gpu) as child:
         try:
             out, _ = child.communicate(timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -84,7 +84,7 @@ class Sandbox:
     ) -> None:
         """Start a worker, which is told the `settings` too.
 
-        Its `role` is to "call" the entry point on data, to "plan" calls, or to "carry out" plans.
+        Its `role` is one of grader/isolate/worker.py: to "call" the entry point on data, say.
         What it compiles is kept in `kernels`, if given: an absolute path, or one in its own folder.
         A `fresh` one is never forked; one that is `held` imports the file when `ready` is called.
         """
