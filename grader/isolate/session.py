@@ -172,9 +172,13 @@ class Session:
         evidence = self._import()
         start_s = time.monotonic() - start
         if evidence is None:
-            how = {"traced": traced and self.machine, "idle": idle, "lenient": lenient}
-            how["rounding"] = rounding
-            evidence = self._exchange("call", case, inputs, outputs, follow=follow, **how)
+            noted: dict[str, TraceShape | RoundsShape] = {}
+            if traced and self.machine:
+                noted["trace"] = TraceShape.of(case, self.source.num_lines)
+            if follow:
+                noted["rounds"] = follow
+            how = {"idle": idle, "lenient": lenient, "rounding": rounding}
+            evidence = self._exchange("call", case, inputs, outputs, noted, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
             seconds = time.monotonic() - start - self._starved_s
@@ -196,7 +200,7 @@ class Session:
         """Let the worker compile what this call needs; what goes wrong is seen when it is made."""
         start = time.monotonic()
         if self._import() is None:
-            self._exchange("compile", case, inputs, outputs)
+            self._exchange("compile", case, inputs, outputs, {})
         self.budget.count(time.monotonic() - start, came_back=True)
 
     def _import(self) -> CallEvidence | None:
@@ -223,21 +227,14 @@ class Session:
         case: Case,
         inputs: Inputs,
         outputs: tuple[str, ...],
-        *,
-        traced: bool = False,
-        follow: RoundsShape | None = None,
+        shapes: dict[str, TraceShape | RoundsShape],
         **how: Any,
     ) -> CallEvidence:
+        """Make a request on memory for a call, beside which lies what is noted, of these shapes."""
         differentiates = any(name in self.problem.gradients for name in outputs)
         if not differentiates:
             inputs = dataclasses.replace(inputs, dout=None)
         layout = place(case, inputs, outputs, wide=how.get("rounding") is not None)
-        # What the worker writes down of what kernels do, beside the memory of the call.
-        shapes = {
-            "trace": TraceShape.of(case, self.source.num_lines) if traced else None,
-            "rounds": follow,
-        }
-        shapes = {name: shape for name, shape in shapes.items() if shape is not None}
         call_s = self.budget.call_s(compiles=self.device != "cpu")
         fields = {
             **{name: dataclasses.asdict(shape) for name, shape in shapes.items()},
