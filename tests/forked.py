@@ -42,7 +42,7 @@ class Shared:
 
     def __init__(self) -> None:
         """Open it for the first who asks."""
-        self.start, self.start_child = _server().start, _server().start_child
+        self.fork = _server().fork
 
     def close(self) -> None:
         """Leave the server to who comes next."""

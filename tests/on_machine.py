@@ -73,7 +73,7 @@ def machine_trace(
     given.offer_given()
     with (
         tempfile.TemporaryDirectory() as folder,
-        contextlib.closing(arena.Arena(layout.total_bytes)) as shared,
+        arena.Arena(layout.total_bytes) as shared,
     ):
         path = Path(folder) / problem.file
         path.write_bytes(source.data)

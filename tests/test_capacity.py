@@ -39,61 +39,63 @@ def v2(path, *, memory=None, current=0, stat="", cpu=None):
     return files
 
 
-def test_without_limits_it_is_the_machine(machine):
-    root = machine("0::/\n", {})
-    assert (capacity.cores(root), capacity.free_bytes(root)) == (8.0, 8 * GIB)
-    root = machine("0::/\n", v2("", memory="max\n", cpu="max 100000\n"))
-    assert (capacity.cores(root), capacity.free_bytes(root)) == (8.0, 8 * GIB)
+STAT = "anon 1\ninactive_file 30\nactive_file 12\nslab 5 6\n"
+BOX = "sys/fs/cgroup/memory/box/memory"
+LIMITS = {
+    "none": ("0::/\n", {}, 8.0, 8 * GIB),
+    "none of version 2": ("0::/\n", v2("", memory="max\n", cpu="max 100000\n"), 8.0, 8 * GIB),
+    "version 2": (
+        "0::/\n",
+        v2("", memory=f"{768 * 2**20}\n", current=100, stat=STAT, cpu="50000 100000\n"),
+        0.5,
+        768 * 2**20 - 100 + 42,
+    ),
+    "version 1": (
+        "4:memory:/box\n2:cpu,cpuacct:/box\n0::/box\n",
+        {
+            f"{BOX}.limit_in_bytes": f"{768 * 2**20}\n",
+            f"{BOX}.usage_in_bytes": "100\n",
+            f"{BOX}.stat": "inactive_file 7\ntotal_inactive_file 30\n",
+            "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "50000\n",
+            "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n",
+        },
+        0.5,
+        768 * 2**20 - 70,
+    ),
+    "none of version 1": (
+        "4:memory:/\n2:cpu:/\n",
+        {
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "5\n",
+            "sys/fs/cgroup/memory/memory.stat": "",
+        },
+        8.0,
+        8 * GIB,
+    ),
+    "of the groups around it": (
+        "0::/a/b\n",
+        v2("/a", memory=f"{GIB}\n", current=1, cpu="150000 100000\n")
+        | v2("/a/b", memory=f"{3 * GIB}\n", cpu="max 100000\n"),
+        1.5,
+        GIB - 1,
+    ),
+    "at the top, of a path that only the host sees": (
+        "0::/docker/0123\n",
+        v2("", memory=f"{GIB}\n", cpu="50000 100000\n"),
+        0.5,
+        GIB,
+    ),
+    "that is exceeded": ("0::/\n", v2("", memory="10\n", current=12), 8.0, 0),
+}
 
 
-def test_half_a_core_and_768_mib_of_version_2(machine):
-    stat = "anon 1\ninactive_file 30\nactive_file 12\nslab 5 6\n"
-    files = v2("", memory=f"{768 * 2**20}\n", current=100, stat=stat, cpu="50000 100000\n")
-    root = machine("0::/\n", files)
-    assert capacity.cores(root) == 0.5
-    assert capacity.free_bytes(root) == 768 * 2**20 - 100 + 42
-
-
-def test_half_a_core_and_768_mib_of_version_1(machine):
-    files = {
-        "sys/fs/cgroup/memory/box/memory.limit_in_bytes": f"{768 * 2**20}\n",
-        "sys/fs/cgroup/memory/box/memory.usage_in_bytes": "100\n",
-        "sys/fs/cgroup/memory/box/memory.stat": "inactive_file 7\ntotal_inactive_file 30\n",
-        "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "50000\n",
-        "sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us": "100000\n",
-    }
-    root = machine("4:memory:/box\n2:cpu,cpuacct:/box\n0::/box\n", files)
-    assert capacity.cores(root) == 0.5
-    assert capacity.free_bytes(root) == 768 * 2**20 - 70
-
-
-def test_a_quota_of_version_1_that_is_none(machine):
-    files = {
-        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-        "sys/fs/cgroup/memory/memory.usage_in_bytes": "5\n",
-        "sys/fs/cgroup/memory/memory.stat": "",
-    }
-    root = machine("4:memory:/\n2:cpu:/\n", files)
-    assert (capacity.cores(root), capacity.free_bytes(root)) == (8.0, 8 * GIB)
-
-
-def test_limits_of_the_groups_around_it_hold_too(machine):
-    files = v2("/a", memory=f"{GIB}\n", current=1, cpu="150000 100000\n")
-    files |= v2("/a/b", memory=f"{3 * GIB}\n", cpu="max 100000\n")
-    root = machine("0::/a/b\n", files)
-    assert (capacity.cores(root), capacity.free_bytes(root)) == (1.5, GIB - 1)
-
-
-def test_a_path_that_only_the_host_sees_falls_back_to_the_top(machine):
-    root = machine("0::/docker/0123\n", v2("", memory=f"{GIB}\n", cpu="50000 100000\n"))
-    assert (capacity.cores(root), capacity.free_bytes(root)) == (0.5, GIB)
-
-
-def test_more_than_the_limit_is_used(machine):
-    root = machine("0::/\n", v2("", memory="10\n", current=12))
-    assert capacity.free_bytes(root) == 0
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_are_those_of_the_control_groups(machine, name):
+    cgroup, files, cores, free = LIMITS[name]
+    root = machine(cgroup, files)
+    assert (capacity.cores(root), capacity.free_bytes(root)) == (cores, free)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from grader.isolate.processes import Children, Ending
 from grader.isolate.sandbox import Sandbox, server_environment
 from grader.source.submission import Source
 from grader.spec.problem import ROOT, load_problem
-from grader.spec.protocol import Ended, Status
+from grader.spec.protocol import Status
 from tests.forked import forked_workers, servers
 from tests.harness import PROMPT_S, model_answer, until
 from tests.shares import drawn
@@ -48,6 +49,15 @@ def _no_child_is_left():
     assert {*usage.children(os.getpid())} - servers() == before
 
 
+@contextlib.contextmanager
+def own_server():
+    forks.open_server(server_environment())
+    try:
+        yield
+    finally:
+        forks.close_server()
+
+
 def ends(process_id):
     return until(lambda: not os.path.exists(f"/proc/{process_id}"))
 
@@ -66,17 +76,6 @@ def test_a_worker_is_the_judges_child_and_has_seen_no_other(server):
 def test_a_worker_for_a_gpu_is_forked_too(server):
     with sandbox(device="cuda") as worker:  # without a GPU it does not come far
         assert isinstance(worker._process, forks.Forked)
-
-
-@pytest.mark.parametrize(
-    ("source", "code", "name"),
-    [(b"import os\nos._exit(3)\n", 3, None), (b"import os\nos.abort()\n", -6, "SIGABRT")],
-)
-def test_how_a_worker_ended_is_seen(server, source, code, name):
-    with sandbox(source) as worker:
-        result = worker.ready()
-    assert isinstance(result, Ended)
-    assert (result.exit_code, result.signal_name) == (code, name)
 
 
 @pytest.mark.skipif(bool(unavailable()), reason=f"{unavailable()}")
@@ -113,7 +112,7 @@ def test_what_a_worker_started_ends_with_it(server):
 @pytest.mark.parametrize("harm", drawn([signal.SIGKILL, signal.SIGSTOP], 2))
 def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
     monkeypatch.setattr(forks, "_ANSWER_S", 0.5)
-    with forks.forking(server_environment()):
+    with own_server():
         with sandbox() as worker:
             assert isinstance(worker._process, forks.Forked)
         os.kill(forks._server._process.pid, harm)
@@ -146,7 +145,7 @@ def answer():
 @pytest.mark.parametrize(
     ("opens", "found"),
     [
-        (lambda: forks.forking(server_environment()), "triton.experimental.gluon"),
+        (own_server, "triton.experimental.gluon"),
         # And what tests of the judge import, which no worker finds.
         (forked_workers, "sympy triton.experimental.gluon"),
     ],

@@ -17,8 +17,6 @@ from grader.timing.stopwatch import Bench
 from tests.forked import forked_workers
 from tests.harness import model_answer
 
-REQUEST = MeasureRequest(sources=(), device="cpu")
-
 TELLTALE = """
 
 _right, _calls = flash_attention, []

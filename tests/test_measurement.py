@@ -15,8 +15,8 @@ from grader.spec.protocol import Ended, Reply, Status
 from grader.timing import device_lock, speed
 from grader.timing.speed import Block
 from grader.timing.stopwatch import Bench, CallFailed, CallOutputs, Timed
-from grader.timing.workers_ahead import WorkersAhead
-from tests.test_measure import REQUEST, measured
+from tests.test_held import measuring
+from tests.test_measure import measured
 
 FAILURES = [
     (Ended(timeout=True, waited_s=120.0), "timeout", "no result after 120 s"),
@@ -43,11 +43,7 @@ def test_a_failed_call_has_the_verdict_that_it_has_in_the_tests(result, verdict,
 def timed_blocks(monkeypatch):
     """A measurement of p01 whose blocks take what `milliseconds` says, one after the other."""
     events = []
-    file = SourceFile.of("p01", b"")
-    baseline = Timed(None, None, "x")
-    run = measurement.Measurement(
-        Bench("cpu"), baseline, file, events.append, REQUEST, WorkersAhead()
-    )
+    run = measuring(emit=events.append)
     monkeypatch.setattr(run, "_submission", contextlib.nullcontext)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(speed, "overhead", lambda *_: 0.0)
@@ -128,15 +124,8 @@ def test_what_a_small_container_cannot_hold_is_not_measured(timed_blocks, monkey
             assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, measurement.NO_ROOM)
 
 
-def measurement_of(file, baseline):
-    return measurement.Measurement(
-        Bench("cpu"), baseline, file, lambda event: None, REQUEST, WorkersAhead()
-    )
-
-
 def test_memory_is_not_measured_where_two_workers_do_not_fit(monkeypatch):
-    file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
-    run = measurement_of(file, baseline)
+    run = measuring()
     monkeypatch.setattr(run, "_naive_memory", list)
     monkeypatch.setattr(run, "_submission", lambda fresh: contextlib.nullcontext())
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
@@ -163,8 +152,7 @@ def test_host_memory_is_measured_in_workers_that_are_not_forked(monkeypatch):
         asked.append(fresh)
         return contextlib.nullcontext()
 
-    file, baseline = SourceFile.of("p01", b""), Timed(None, None, "x")
-    run = measurement_of(file, baseline)
+    run = measuring()
     monkeypatch.setattr(measurement, "Sandbox", start)
     monkeypatch.setattr(run, "_attach", lambda worker: worker)
     monkeypatch.setattr(run, "_naive_memory", list)

@@ -5,6 +5,7 @@ What a session makes of whole answers the tests of the corpora show; here is wha
 
 from __future__ import annotations
 
+import mmap
 import textwrap
 from typing import Any
 
@@ -17,6 +18,7 @@ from grader.isolate.operators import OperatorAudit
 from grader.isolate.placing import place
 from grader.isolate.session import Budget, Session
 from grader.kernel.machine.engine import Engine
+from grader.kernel.machine.ttir import BadText
 from grader.source.policy.operators import opened
 from grader.source.submission import Source
 from grader.spec.grade_record import Verdict
@@ -142,6 +144,7 @@ def test_who_plans_is_given_few_values_whatever_it_has_counted(answer, rounds, m
     monkeypatch.setattr(Session, "_ask", ask)
     source = Source("p02", KERNEL.encode(), policy=True)
     session = Session(P02, source, device="cpu", machine=True, budget=Budget(P02.limits))
+    session._workers = [None, None]
     reply = session._plan_and_carry_out(9.0, (0,), {})
     assert reply.status is Status.FORBIDDEN_OPERATOR and asked.count("plan") == rounds
 
@@ -277,11 +280,7 @@ def test_no_hostile_plan_is_computed_with(name: str) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"1" * 99, b"[" * 100_000, b"\xff\xfe"])
 def test_a_text_that_is_no_plan_is_refused(text: bytes) -> None:
-    from grader.isolate.arena import Arena
-    from grader.kernel.machine.ttir import BadText
-
-    memory = Arena(plan.MAX_BYTES)
-    memory.map[: 8 + len(text)] = len(text).to_bytes(8, "little") + text
+    memory = mmap.mmap(-1, plan.MAX_BYTES)
+    memory[: 8 + len(text)] = len(text).to_bytes(8, "little") + text
     with pytest.raises(BadText):
         plan.read(memory)
-    memory.close()

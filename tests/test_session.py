@@ -34,25 +34,20 @@ def answer(line: str) -> str:
     return "import ctypes, os, sys, time\n" + source.replace(CALL, f"    {line}\n{CALL}")
 
 
-def test_a_call_has_the_limit_of_the_problem_and_three_times_as_much_to_compile():
+@pytest.mark.parametrize(
+    ("slowest_s", "call_s", "compiles_s"),
+    [(None, 2.5, 2.5), (0.1, 2.5, 2.5), (0.7, 7.0, 7.0), (9.0, 20.0, 60.0)],
+)
+def test_patience_is_short_after_a_call_that_did_not_come_back(slowest_s, call_s, compiles_s):
+    """By then a call has the limit of the problem, and three times as much to compile."""
     budget = Budget(LIMITS)
-    assert budget.call_s(compiles=False) == 20.0
-    assert budget.call_s(compiles=True) == 60.0
-
-
-def test_after_a_call_that_did_not_come_back_patience_is_short():
-    budget = Budget(LIMITS)
-    budget.count(0.1, came_back=True)
+    if slowest_s:
+        budget.count(slowest_s, came_back=True)
+    assert (budget.call_s(compiles=False), budget.call_s(compiles=True)) == (20.0, 60.0)
     budget.count(20.0, came_back=False)
-    assert budget.call_s(compiles=False) == 2.5
+    assert budget.call_s(compiles=False) == pytest.approx(call_s)
+    assert budget.call_s(compiles=True) == pytest.approx(compiles_s)
     assert budget.used_up() is None
-
-
-def test_patience_grows_with_the_slowest_call_that_came_back():
-    budget = Budget(LIMITS)
-    budget.count(0.7, came_back=True)
-    budget.count(20.0, came_back=False)
-    assert budget.call_s(compiles=False) == pytest.approx(7.0)
 
 
 def test_lost_time_and_all_time_run_out_apart():
@@ -213,7 +208,7 @@ def test_when_the_time_is_used_up_no_worker_imports_the_submission():
     assert finding.verdict is Verdict.TIMEOUT
     assert finding.message.headline.startswith("not run: calls that did not come back")
     assert events == [CaseBegins(check="plain", index=0)]
-    assert run.sessions.of(at)._sandbox is None
+    assert run.sessions.of(at)._workers == []
 
 
 def test_a_worker_that_the_judge_could_not_start_has_run_nothing(monkeypatch):

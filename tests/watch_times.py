@@ -85,21 +85,21 @@ class _Watch:
         time.sleep(0.5)
         partial = self.path.with_suffix(".new")
         partial.write_text(text)
-        tree = usage.Tree(self.process.pid)
-        spent, began = tree.cpu_seconds(), time.monotonic()
-        os.replace(partial, self.path)
-        end, before = self.result()
-        time.sleep(0.5)  # what the workers used counts when they have ended
-        return end - began - before, end - began, tree.cpu_seconds() - spent
+        with usage.CpuTime(usage.Tree(self.process.pid)) as spent:
+            began = time.monotonic()
+            os.replace(partial, self.path)
+            end, before = self.result()
+            time.sleep(0.5)  # what the workers used counts when they have ended
+        return end - began - before, end - began, spent.seconds
 
     def idle(self) -> tuple[float, float]:
         """Return MiB of memory, shared pages divided, and percent of a core while nothing runs."""
         time.sleep(1.0)
         pids = [self.process.pid, *usage.descendants(self.process.pid)]
-        spent = usage.Tree(pids[0]).cpu_seconds()
-        time.sleep(_IDLE_S)
-        used = usage.Tree(pids[0]).cpu_seconds() - spent
-        return sum(map(usage.proportional_bytes, pids)) / 2**20, 100 * used / _IDLE_S
+        with usage.CpuTime(usage.Tree(pids[0])) as spent:
+            time.sleep(_IDLE_S)
+        memory = sum(map(usage.proportional_bytes, pids)) / 2**20
+        return memory, 100 * spent.seconds / _IDLE_S
 
 
 def wrong_answer(problem_id: str) -> str:

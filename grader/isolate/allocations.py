@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from grader.isolate.arena import MARKS, UNWRITTEN, marked
+from grader.isolate.arena import MARKS, UNWRITTEN, extent, marked
 from grader.kernel.dispatch import DispatchMode
 
 _GUARD_BYTES = 16 * 1024
@@ -53,8 +53,7 @@ class Guarded(DispatchMode):
         return result
 
     def _guard(self, plain: torch.Tensor) -> torch.Tensor:
-        span = sum((n - 1) * s for n, s in zip(plain.shape, plain.stride(), strict=True)) + 1
-        size = span * plain.element_size()
+        size = extent(plain.shape, plain.stride()) * plain.element_size()
         padded = -(-size // 512) * 512
         buffer = torch.full(
             (padded + 2 * _GUARD_BYTES,), 0xFF, dtype=torch.uint8, device=plain.device

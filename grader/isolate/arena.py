@@ -7,12 +7,12 @@ outside one changes bytes that the judge compares afterwards. Output slots start
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import fcntl
 import math
 import mmap
 import os
+from collections.abc import Sequence
 
 import torch
 
@@ -43,8 +43,7 @@ class View:
     @property
     def extent_bytes(self) -> int:
         """Bytes from the first to behind the last element."""
-        last = sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
-        return (last + 1) * TORCH_DTYPES[self.dtype].itemsize
+        return extent(self.size, self.stride) * TORCH_DTYPES[self.dtype].itemsize
 
     def of(self, memory: torch.Tensor) -> torch.Tensor:
         """Return this view of `memory`, a 1-D uint8 tensor of the whole arena."""
@@ -87,32 +86,11 @@ def marked(values: torch.Tensor, marks: range) -> torch.Tensor:
     return (raw >= above + marks[0]) & (raw <= above + marks[-1])
 
 
-class LayoutBuilder:
-    """Places regions one behind the other, each between two guard zones."""
-
-    def __init__(self) -> None:
-        self._inputs: list[View] = []
-        self._end = GUARD_BYTES
-
-    def region(self, dtype: str, elements: int) -> int:
-        """Reserve `elements` of `dtype`; return the offset in bytes of the first."""
-        start = self._end
-        size = elements * TORCH_DTYPES[dtype].itemsize
-        self._end = start + -(-size // 512) * 512 + GUARD_BYTES
-        return start
-
-    def add_input(self, view: View) -> None:
-        """Add an input that lies inside a reserved region."""
-        self._inputs.append(view)
-
-    def finish(self, outputs: list[tuple[str, str, tuple[int, ...]]]) -> Layout:
-        """Place dense outputs (name, dtype, size) behind the inputs and return the layout."""
-        inputs_end = self._end
-        views = []
-        for name, dtype, size in outputs:
-            start = self.region(dtype, math.prod(size))
-            views.append(View(name, dtype, size, dense_strides(size), start))
-        return Layout(tuple(self._inputs), tuple(views), inputs_end, self._end)
+def extent(size: Sequence[int], stride: Sequence[int]) -> int:
+    """Return how many elements there are from the first of a tensor to behind its last."""
+    if not math.prod(size):
+        return 0
+    return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
 
 
 def dense_strides(size: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,25 +102,22 @@ def dense_strides(size: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Arena:
-    """A sealed memfd of fixed size: `map`, and the same as a 1-D uint8 tensor, `memory`."""
+    """A sealed memfd of fixed size, mapped as a 1-D uint8 tensor, `memory`."""
 
-    def __init__(self, total_bytes: int, fd: int | None = None) -> None:
-        if fd is None:
-            fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(fd, total_bytes)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        self.fd = fd
-        self.map = mmap.mmap(fd, total_bytes)
-        self.memory = torch.frombuffer(self.map, dtype=torch.uint8)
+    def __init__(self, total_bytes: int) -> None:
+        self.fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, total_bytes)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
+        self.memory = attached(self.fd, total_bytes)
 
-    def poison(self) -> None:
-        """Fill the whole arena with 0xFF."""
-        ctypes.memset(self.memory.data_ptr(), POISON, self.memory.numel())
+    def __enter__(self) -> Arena:
+        return self
 
-    def snapshot(self) -> torch.Tensor:
-        """Return a private copy of the whole arena's bytes."""
-        return self.memory.clone()
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Give the descriptor back; the mapping goes with the last tensor on it."""
         os.close(self.fd)
+
+
+def attached(fd: int, total_bytes: int) -> torch.Tensor:
+    """Return the memory of another process's arena, mapped for as long as there are tensors."""
+    return torch.frombuffer(mmap.mmap(fd, total_bytes), dtype=torch.uint8)

@@ -145,6 +145,7 @@ def _compile(
             problem.file,
             problem.entry,
             device="cpu",
+            role="compile",
             kernels=kept or Path("cache"),
             capability=capability,
         ) as sandbox:

@@ -8,12 +8,11 @@ and the machine takes no address that leads elsewhere.
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
 import gc
 import json
 import math
-import os
+import mmap
 from typing import Any
 
 import torch
@@ -159,7 +158,7 @@ class Replay:
         address, size = self._plan["storages"].get(str(number), (0, 0))
         memory = torch.Tensor.untyped_storage(tensor)
         base = (tensor.storage_offset() - offset) * width
-        least = (offset + plan.extent(sizes, strides)) * width
+        least = (offset + arena.extent(sizes, strides)) * width
         known = self._stored.get(number)
         size = least if is_input or base < 0 else min(int(size), memory.nbytes() - base)
         size = max(size, known.size) if known and is_input else size  # far: all lie in one
@@ -170,7 +169,7 @@ class Replay:
         stored, kind = self._stored.get(number), _ELEMENTS[dtype]
         if stored is None:
             raise BadText("a tensor of a plan that no step makes")
-        start, last = offset * kind.itemsize, offset + plan.extent(sizes, strides)
+        start, last = offset * kind.itemsize, offset + arena.extent(sizes, strides)
         if min([offset, *sizes, *strides, 0]) < 0 or last * kind.itemsize > stored.size:
             raise BadText("a tensor of a plan reaches past its storage")
         place = (stored.base + start) // kind.itemsize
@@ -200,25 +199,21 @@ class Executor(serving.Worker):
     def _do_carry_out(self, request: dict, fds: list[int]) -> Reply:
         """Carry out a plan, which lies in the second of the memories of the call."""
         layout = arena.Layout.from_json(request["layout"])
-        with contextlib.ExitStack() as stack:
-            shared = arena.Arena(layout.total_bytes, os.dup(fds[0]))
-            stack.callback(shared.close)
-            memory, tensors = self.inputs_of(shared, layout)
-            if request["far"]:
-                tensors = far.spread(self.far, tensors)
-            with contextlib.closing(arena.Arena(plan.MAX_BYTES, os.dup(fds[1]))) as text:
-                given = plan.read(text)
-            places = request, fds[2:], self.source, tensors
-            watching = stack.enter_context(Watching(self.engine, *places))
+        shared = arena.attached(fds[0], layout.total_bytes)
+        memory, tensors = self.inputs_of(shared, layout)
+        if request["far"]:
+            tensors = far.spread(self.far, tensors)
+        given = plan.read(mmap.mmap(fds[1], plan.MAX_BYTES))
+        with Watching(self.engine, request, fds[2:], self.source, tensors) as watching:
             if "outputs" in given:
                 self.given = given
                 return self.call(shared, memory, tensors, layout, request, watching)
             with allocations.Guarded(), self.noting(layout, request):
                 self.replay.run(given, tensors)
-            answer = json.dumps(self.replay.answer)
-            if len(answer) > _MOST_ANSWER:
-                raise NotMeasured("the answer to what the host code asks for is too long")
-            return Reply(request["nonce"], Status.OK, text=answer)
+        answer = json.dumps(self.replay.answer)
+        if len(answer) > _MOST_ANSWER:
+            raise NotMeasured("the answer to what the host code asks for is too long")
+        return Reply(request["nonce"], Status.OK, text=answer)
 
     def evaluate(self, tensors: dict, request: dict) -> dict:
         """Return the outputs of the plan."""

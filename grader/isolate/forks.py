@@ -18,7 +18,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,32 +90,14 @@ class ForkServer:
         theirs.close()
         return cls(process, ours)
 
-    def start_child(
-        self, module: str, arguments: list[str], cwd: Path, env: dict[str, str], fds: list[int]
-    ) -> Forked | None:
-        """Fork a process that runs a module of the judge's; None where a fresh one has to.
+    def fork(self, fds: list[int], **request: Any) -> int | None:
+        """Have a process forked that does what `request` says; None where a fresh one has to.
 
-        `fds` are those of its request, of the pipe for its events, and of what it prints.
+        It is a worker, or with `module` and `arguments` a child of the judge's; each has a `cwd`
+        and an `env`.
         """
-        request = {"module": module, "arguments": arguments, "cwd": str(cwd), "env": env}
         with self._lock:
-            pid = reaper.adopt(lambda: self._ask(json.dumps(request).encode(), fds))
-        return None if pid is None else Forked(pid)
-
-    def start(self, cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
-        """Fork a worker; None where a fresh interpreter has to."""
-        # Nothing that is imported asks for a GPU: a worker finds its own.
-        if env.get("OMP_NUM_THREADS") != "1":
-            return None
-        request = json.dumps({"cwd": str(cwd), "env": env}).encode()
-        reader, writer = os.pipe()
-        with self._lock:
-            pid = reaper.adopt(lambda: self._ask(request, [channel, writer]))
-        os.close(writer)
-        if pid is None:
-            os.close(reader)
-            return None
-        return Forked(pid, reader)
+            return reaper.adopt(lambda: self._ask(json.dumps(request).encode(), fds))
 
     def _ask(self, request: bytes, fds: list[int]) -> int:
         """Return what the server says is the worker; 0 if it does not answer, then or earlier."""
@@ -151,7 +132,16 @@ _server: ForkServer | None = None
 
 def start(cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
     """Fork a worker from the open server; None where there is none or it does not serve."""
-    return _server.start(cwd, env, channel) if _server else None
+    # Nothing that is imported asks for a GPU: a worker finds its own.
+    if _server is None or env.get("OMP_NUM_THREADS") != "1":
+        return None
+    reader, writer = os.pipe()
+    pid = _server.fork([channel, writer], cwd=str(cwd), env=env)
+    os.close(writer)
+    if pid is None:
+        os.close(reader)
+        return None
+    return Forked(pid, reader)
 
 
 def open_server(environment: dict[str, str]) -> None:
@@ -173,13 +163,3 @@ def close_server() -> None:
     server, _server = _server, None
     if server:
         server.close()
-
-
-@contextlib.contextmanager
-def forking(environment: dict[str, str]) -> Iterator[None]:
-    """Let the workers of this process be forked while the context is open."""
-    open_server(environment)
-    try:
-        yield
-    finally:
-        close_server()

@@ -7,8 +7,6 @@ hold, and ends where the loop around it comes back to its first line.
 from __future__ import annotations
 
 import ast
-import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.isolate.arena import Arena
 from grader.isolate.operators import PRODUCTS
 from grader.kernel.dispatch import DispatchMode
 from grader.kernel.machine.engine import unseen
@@ -148,15 +145,6 @@ class HostRounds(DispatchMode):
             own = self._own(value).float()
             if not any(self._rows(known, own) is not None for known in self._known):
                 yield name, Held(own.numpy())
-
-
-@contextlib.contextmanager
-def follow(shape: dict, fd: int, path: str, source: bytes, inputs: Any) -> Iterator[None]:
-    """Follow a call that is made inside; `fd` is that of a block for a `RoundsShape`."""
-    wanted = RoundsShape(**shape)
-    with contextlib.closing(Arena(wanted.total_bytes, os.dup(fd))) as block:
-        with HostRounds(wanted, block.memory.numpy(), path, source, inputs):
-            yield
 
 
 def _directions(rows: torch.Tensor) -> torch.Tensor:

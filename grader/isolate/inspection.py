@@ -107,17 +107,12 @@ def _expect_walls(folder: Path, secret: Path, *, gpu: str | None) -> None:
 def _probed(asked: dict[str, Any], folder: Path, *, gpu: str | None) -> dict[str, Any]:
     """Return what the probe finds."""
     command = [sys.executable, "-I", "-S", str(_PROBE), json.dumps(asked)]
-    with _jailed(command, folder, gpu=gpu) as child:
-        try:
-            out, _ = child.communicate(timeout=_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise JailFault("the jail was not made in time: is the machine busy?") from None
-    text = out.decode("utf-8", "replace").strip()
+    _, lines = _run(command, folder, gpu=gpu)
     with contextlib.suppress(ValueError, IndexError):
-        found = json.loads(text.splitlines()[-1])
+        found = json.loads(lines[-1])
         if isinstance(found, dict) and "keyring" in found:
             return found
-    said = (text.splitlines() or ["it said nothing"])[-1][:200]
+    said = (lines or ["it said nothing"])[-1][:200]
     raise JailFault(f"the jail cannot be made ({said}); {_REMEDY}")
 
 
@@ -156,21 +151,18 @@ def _expect_compiler(folder: Path) -> None:
     (folder / "launch.c").write_text(program)
     options = ["-shared", "-fPIC", "-I", headers, "-o", "launch.so"]
     command = [compiler, str(folder / "launch.c"), *options]
-    with _jailed(command, folder, [folder / "launch.c"]) as child:
-        out, _ = child.communicate(timeout=_TIMEOUT_S)
-    if child.returncode != 0:
-        said = (out.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[0]
+    code, lines = _run(command, folder, [folder / "launch.c"])
+    if code != 0:
+        said = (lines or ["it said nothing"])[0]
         raise JailFault(f"{compiler} does not work in the jail, and Triton needs it: {said[:200]}")
 
 
 def _expect_gpu(folder: Path, gpu: str) -> None:
     """See that CUDA finds the GPU in the jail: a worker without one is no student's fault."""
     command = [sys.executable, "-I", "-S", "-c", _GPUS_OF_CUDA]
-    with _jailed(command, folder, gpu=gpu) as child:
-        out, _ = child.communicate(timeout=_TIMEOUT_S)
-    said = out.decode("utf-8", "replace").strip().splitlines()
-    if child.returncode != 0 or said[-1:] != [gpu.replace("-", "")]:
-        found = (said or ["nothing"])[-1][:200]
+    code, lines = _run(command, folder, gpu=gpu)
+    if code != 0 or lines[-1:] != [gpu.replace("-", "")]:
+        found = (lines or ["nothing"])[-1][:200]
         raise JailFault(f"the GPU cannot be used in the jail: got {found}, expected GPU-{gpu}")
 
 
@@ -187,6 +179,18 @@ def _expect_limit(folder: Path, name: str, program: str) -> None:
         raise JailFault(f"the jail does not hold: the limit of {name} is not kept")
 
 
+def _run(
+    command: list[str], folder: Path, files: Sequence[Path] = (), *, gpu: str | None = None
+) -> tuple[int, list[str]]:
+    """Run a command in the jail to its end; return its exit status and the lines it printed."""
+    with _jailed(command, folder, files=files, gpu=gpu) as child:
+        try:
+            out, _ = child.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise JailFault("the jail was not made in time: is the machine busy?") from None
+    return child.returncode, out.decode("utf-8", "replace").strip().splitlines()
+
+
 @contextlib.contextmanager
 def _jailed(
     command: list[str], folder: Path, files: Sequence[Path] = (), *, gpu: str | None = None
@@ -197,12 +201,14 @@ def _jailed(
         JailFault: a process outlived it.
     """
     before = set(usage.descendants(os.getpid()))
+    libraries = {n: os.environ[n] for n in ("LD_LIBRARY_PATH",) if n in os.environ}
+    named = jail.named_to_cuda(gpu) if gpu else {}
     child = reaper.start(
         jail.enclose(command, folder, files, gpu=gpu),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=_environment(gpu),
+        env={"PATH": os.environ.get("PATH", os.defpath)} | libraries | named,
         start_new_session=True,
     )
     try:
@@ -211,20 +217,15 @@ def _jailed(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-    gone = _wait_for(lambda: not _alive(set(usage.descendants(os.getpid())) - before), _GONE_S)
+
+    def is_gone() -> bool:
+        left = set(usage.descendants(os.getpid())) - before
+        return not any(map(usage.resident_bytes, left))
+
+    gone = _wait_for(is_gone, _GONE_S)
     reaper.ended(child)
     if not gone:
         raise JailFault("the jail does not hold: a process outlived it")
-
-
-def _environment(gpu: str | None) -> dict[str, str]:
-    libraries = {n: os.environ[n] for n in ("LD_LIBRARY_PATH",) if n in os.environ}
-    named = jail.named_to_cuda(gpu) if gpu else {}
-    return {"PATH": os.environ.get("PATH", os.defpath)} | libraries | named
-
-
-def _alive(pids: set[int]) -> list[int]:
-    return [pid for pid in pids if usage.resident_bytes(pid)]
 
 
 def _wait_for(condition: Any, seconds: float | None = None) -> Any:

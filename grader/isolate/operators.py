@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -76,8 +77,8 @@ class OperatorAudit:
         self._most_padded, self._rows = rules.get("most_padded", 0), rules.get("padded_rows", 1)
         self._most_read = rules.get("most_read")
         self._path = path
-        self._kinds: dict[Any, str] = {}
-        self._composite: dict[Any, bool] = {}
+        # Of an operator; "" where nothing is to be said of it.
+        self.kind: Callable[[Any], str] = functools.cache(self._find_kind)
         self._active = False
         self._differentiates = False
         self._size = self._read = 0
@@ -128,20 +129,6 @@ class OperatorAudit:
         return Reply(nonce, Status.FORBIDDEN_OPERATOR, line, error_type=kind, text=text)
 
     # -- what is noted ----------------------------------------------------------------------------
-
-    def kind(self, func: Any) -> str:
-        """Return the kind of an operator, "" where nothing is to be said of it."""
-        kind = self._kinds.get(func)
-        if kind is None:
-            kind = self._kinds[func] = self._find_kind(func)
-        return kind
-
-    def can_decompose(self, func: Any) -> bool:
-        """Whether an operator is made of others, which are what is to be looked at."""
-        known = self._composite.get(func)
-        if known is None:
-            known = self._composite[func] = bool(getattr(func, "_can_decompose", bool)())
-        return known
 
     def runs(self, func: Any, kind: str, args: Any, kwargs: dict[str, Any]) -> None:
         """Note that an operator runs."""
@@ -233,7 +220,7 @@ class _Dispatched(DispatchMode):
             return NotImplemented  # to its own code first, whose operators come here
         kind = self._record.kind(func)
         # In inference mode reshape, matmul and the like come before they are taken apart.
-        if kind != SHORTCUT and self._record.can_decompose(func):
+        if kind != SHORTCUT and _can_decompose(func):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         self._record.runs(func, kind, args, kwargs or {})
@@ -250,6 +237,12 @@ class _Dispatched(DispatchMode):
             left, _ = list(tensors(args))[-2:]
             self._record.multiply_adds += result.numel() * left.shape[-1]
         return result
+
+
+@functools.cache
+def _can_decompose(func: Any) -> bool:
+    """Whether an operator is made of others, which are what is to be looked at."""
+    return bool(getattr(func, "_can_decompose", bool)())
 
 
 def _name(func: Any) -> str:
@@ -275,12 +268,8 @@ def reads_one(func: Any) -> bool:
     return _name(func) == _READ_OPERATOR
 
 
-def _plain_name(func: Any) -> str:
-    return _name(func).partition("::")[2].removesuffix("_")
-
-
 def tells(func: Any, args: Any) -> bool:
     """Whether an operator tells Python something of a tensor's values."""
-    name = _plain_name(func)
+    name = _name(func).partition("::")[2].removesuffix("_")
     masks = tensors(args[1:]) if name in _INDEXING else ()
     return name in _TELLING or any(mask.dtype in _MASKS for mask in masks)

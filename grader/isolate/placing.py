@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import torch
 
 from grader.base.dtypes import DTYPE_NAMES, TORCH_DTYPES
-from grader.isolate.arena import Layout, LayoutBuilder, View, dense_strides
+from grader.isolate.arena import GUARD_BYTES, Layout, View, dense_strides, extent
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
 
@@ -16,82 +19,88 @@ def place(case: Case, inputs: Inputs, outputs: tuple[str, ...], *, wide: bool = 
     """Reserve memory for every input, with the strides of the case's layout, and for `outputs`.
 
     These are fp64 where they are `wide`. A gradient of an input that the case does not have is left
-    out.
+    out. Each region lies between two guard zones.
     """
-    builder = LayoutBuilder()
-    named = dict(inputs.tensors)
+    named, views, end = dict(inputs.tensors), list[View](), GUARD_BYTES
+
+    def reserve(dtype: str, elements: int) -> int:
+        """Return the offset in bytes of a new region."""
+        nonlocal end
+        start, size = end, elements * TORCH_DTYPES[dtype].itemsize
+        end += -(-size // 512) * 512 + GUARD_BYTES
+        return start
+
     if case.layout == "packed_qkv" and "q" in named:
-        _place_packed(builder, case, named)
-    for name, tensor in named.items():
-        layout = case.layout if name in ("q", "k", "v", "x") else "dense"
-        if name in ("x", "w") and case.layout == "every_other":
-            layout = "every_other" if name == "w" else "dense"
-        if name == "sink_logits" and case.layout != "dense":
-            layout = "every_other"
-        if case.mutate == f"{name}_strided":
-            layout = "strided_last_dim"
-        _place(builder, name, tensor, layout)
+        packed = {name: named.pop(name) for name in ("q", "k", "v")}
+        start = reserve(case.dtype, sum(tensor.numel() for tensor in packed.values()))
+        views += _slices(case, packed, start)
+    layouts = {name: _layout(case, name) for name in named}
     if inputs.dout is not None:
-        _place(builder, "dout", inputs.dout, case.dout_layout)
-    present = [n for n in outputs if n in ("y", "lse", "out") or n[1:] in inputs.tensors]
-    made = [_output(name, inputs) for name in present]
-    return builder.finish([(n, "fp64" if wide else dtype, size) for n, dtype, size in made])
+        named["dout"], layouts["dout"] = inputs.dout, case.dout_layout
+    for name, tensor in named.items():
+        size, dtype = tuple(tensor.shape), DTYPE_NAMES[tensor.dtype]
+        stride = _stride(name, size, layouts[name])
+        views.append(View(name, dtype, size, stride, reserve(dtype, extent(size, stride))))
+    inputs_end, results = end, list[View]()
+    for name in outputs:
+        if name in ("y", "lse", "out") or name[1:] in inputs.tensors:
+            dtype, size = _output(name, inputs.tensors)
+            dtype = "fp64" if wide else dtype
+            start = reserve(dtype, math.prod(size))
+            results.append(View(name, dtype, size, dense_strides(size), start))
+    return Layout(tuple(views), tuple(results), inputs_end, end)
 
 
-def _place(builder: LayoutBuilder, name: str, tensor: torch.Tensor, layout: str) -> None:
-    size, dtype = tuple(tensor.shape), DTYPE_NAMES[tensor.dtype]
-    if layout == "bshd":
-        batch, heads, seqlen, head_dim = size
-        stride = (seqlen * heads * head_dim, head_dim, heads * head_dim, 1)
-        elements = tensor.numel()
-    elif layout == "padded":  # a slice of a tensor with a wider last dimension
-        wide = dense_strides((*size[:-1], size[-1] + _PADDING.get(name, 16)))
-        stride, elements = wide, wide[0] * size[0]
-    elif layout == "strided_last_dim":
-        wide = dense_strides((*size[:-1], 2 * size[-1]))
-        stride, elements = (*wide[:-1], 2), wide[0] * size[0]
-    elif layout == "every_other":
-        stride, elements = (2,), 2 * tensor.numel()
-    elif layout == "transposed":
-        stride, elements = (1, size[0]), tensor.numel()
-    elif layout == "expanded":
-        batch, heads, seqlen, head_dim = size
-        stride, elements = (heads * head_dim, head_dim, 0, 1), batch * heads * head_dim
-    elif layout == "one_number":  # as autograd passes it on from out.sum()
-        stride, elements = (0,) * len(size), 1
-    else:
-        stride, elements = dense_strides(size), tensor.numel()
-    start = builder.region(dtype, elements)
-    builder.add_input(View(name, dtype, size, stride, start))
+def _layout(case: Case, name: str) -> str:
+    """Return how an input lies, but for the upstream gradient of an entry point's result."""
+    if case.mutate == f"{name}_strided":
+        return "strided_last_dim"
+    if name == "sink_logits":
+        return "dense" if case.layout == "dense" else "every_other"
+    if name in ("x", "w") and case.layout == "every_other":
+        return "every_other" if name == "w" else "dense"
+    return case.layout if name in ("q", "k", "v", "x") else "dense"
 
 
-def _place_packed(builder: LayoutBuilder, case: Case, named: dict[str, torch.Tensor]) -> None:
+def _stride(name: str, size: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Return the strides of an input; a layout that is none of these is dense."""
+    match layout:
+        case "bshd":
+            _, heads, seqlen, head_dim = size
+            return (seqlen * heads * head_dim, head_dim, heads * head_dim, 1)
+        case "padded":  # a slice of a tensor with a wider last dimension
+            return dense_strides((*size[:-1], size[-1] + _PADDING.get(name, 16)))
+        case "strided_last_dim":
+            return (*dense_strides((*size[:-1], 2 * size[-1]))[:-1], 2)
+        case "every_other":
+            return (2,)
+        case "transposed":
+            return (1, size[0])
+        case "expanded":
+            _, heads, _, head_dim = size
+            return (heads * head_dim, head_dim, 0, 1)
+        case "one_number":  # as autograd passes it on from out.sum()
+            return (0,) * len(size)
+    return dense_strides(size)
+
+
+def _slices(case: Case, packed: dict[str, torch.Tensor], start: int) -> Iterator[View]:
     """Place q, k, v as slices of one (batch, seqlen, num_q_heads + 2 num_kv_heads, head_dim)."""
     if case.seqlen_q != case.seqlen_k:
         raise ValueError("layout: packed_qkv needs seqlen_q == seqlen_k")
-    heads = case.num_q_heads + 2 * case.num_kv_heads
-    row = heads * case.head_dim
-    dtype = case.dtype
-    start = builder.region(dtype, case.batch * case.seqlen_q * row)
-    head = 0
-    for name in ("q", "k", "v"):
-        tensor = named.pop(name)
-        offset = start + head * case.head_dim * TORCH_DTYPES[dtype].itemsize
-        stride = (case.seqlen_q * row, case.head_dim, row, 1)
-        builder.add_input(View(name, dtype, tuple(tensor.shape), stride, offset))
-        head += tensor.shape[1]
+    row = (case.num_q_heads + 2 * case.num_kv_heads) * case.head_dim
+    stride = (case.seqlen_q * row, case.head_dim, row, 1)
+    for name, tensor in packed.items():
+        yield View(name, case.dtype, tuple(tensor.shape), stride, start)
+        start += tensor.shape[1] * case.head_dim * TORCH_DTYPES[case.dtype].itemsize
 
 
-def _output(name: str, inputs: Inputs) -> tuple[str, str, tuple[int, ...]]:
-    """Return name, dtype and size of an output of the entry point or of a gradient."""
-    tensors = inputs.tensors
-    if name == "y":
-        source, size = tensors["x"], tuple(tensors["x"].shape[:1])
-    elif name == "lse":
-        size = tensors["q"].shape[:3] if "q" in tensors else tensors["x"].shape[:1]
-        return name, "fp32", tuple(size)
-    elif name == "out":
-        source, size = tensors["q"], tuple(tensors["q"].shape)
-    else:
-        source, size = tensors[name[1:]], tuple(tensors[name[1:]].shape)
-    return name, DTYPE_NAMES[source.dtype], size
+def _output(name: str, tensors: dict[str, torch.Tensor]) -> tuple[str, tuple[int, ...]]:
+    """Return dtype and size of an output of the entry point or of a gradient."""
+    first, rows = (tensors["x"], 1) if "x" in tensors else (tensors["q"], 3)
+    if name == "lse":
+        return "fp32", tuple(first.shape[:rows])
+    if name in ("y", "out"):
+        return DTYPE_NAMES[first.dtype], tuple(first.shape[:1] if name == "y" else first.shape)
+    source = tensors[name[1:]]
+    return DTYPE_NAMES[source.dtype], tuple(source.shape)

@@ -19,12 +19,11 @@ A tensor is a part of a storage, by offset, sizes and strides in elements.
 from __future__ import annotations
 
 import json
-import math
+import mmap
 from typing import Any
 
 import torch
 
-from grader.isolate.arena import Arena
 from grader.kernel.machine.ttir import BadText, NotMeasured
 
 MAX_BYTES = 64 * 2**20
@@ -39,7 +38,7 @@ _KINDS = {
 _SIMPLE = (bool, int, float, str)
 
 
-def write(arena: Arena, plan: dict[str, Any]) -> None:
+def write(memory: mmap.mmap, plan: dict[str, Any]) -> None:
     """Put a plan into memory of `MAX_BYTES`.
 
     Raises:
@@ -49,20 +48,20 @@ def write(arena: Arena, plan: dict[str, Any]) -> None:
     if len(text) > MAX_BYTES - _HEAD:
         most = f"at most {MAX_BYTES >> 20} MiB are carried out"
         raise NotMeasured(f"what this call launches takes {len(text) >> 20} MiB of text; {most}")
-    arena.map[: _HEAD + len(text)] = len(text).to_bytes(_HEAD, "little") + text
+    memory[: _HEAD + len(text)] = len(text).to_bytes(_HEAD, "little") + text
 
 
-def read(arena: Arena) -> dict[str, Any]:
+def read(memory: mmap.mmap) -> dict[str, Any]:
     """Return the plan in memory that `write` has filled.
 
     Raises:
         BadText: there is none.
     """
-    size = int.from_bytes(arena.map[:_HEAD], "little")
+    size = int.from_bytes(memory[:_HEAD], "little")
     if not 0 < size <= MAX_BYTES - _HEAD:
         raise BadText("no plan")
     try:
-        plan = json.loads(arena.map[_HEAD : _HEAD + size])
+        plan = json.loads(memory[_HEAD : _HEAD + size])
     except (ValueError, RecursionError) as error:
         raise BadText(f"a plan that is no JSON: {error}") from None
     if not isinstance(plan, dict):
@@ -101,13 +100,6 @@ def value_of(code: Any) -> Any:
     if not isinstance(value, _KINDS[name]):
         raise BadText(f"a {name} of a plan: got {text!r}")
     return value
-
-
-def extent(sizes: list[int], strides: list[int]) -> int:
-    """Return how many elements there are from the first of a tensor to behind its last."""
-    if not math.prod(sizes):
-        return 0
-    return 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
 
 
 def flat(result: Any) -> list[Any]:

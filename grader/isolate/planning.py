@@ -9,9 +9,9 @@ is carried out in another worker, and the host code begins again and is given th
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import gc
+import mmap
 import sys
 from typing import Any
 
@@ -252,25 +252,24 @@ class Planner(serving.Worker):
         """Write the plan of one call, as far as it comes."""
         layout, nonce = arena.Layout.from_json(request["layout"]), request["nonce"]
         recorder = self.recorder
-        with contextlib.closing(arena.Arena(plan.MAX_BYTES, fds.pop(0))) as shared:
-            tensors = self._tensors(layout, spread=request["far"])
-            recorder.begin(request["answers"], carried_out=request["carried_out"])
-            for name, tensor in tensors.items():
-                recorder.add_input(name, tensor)
-            results, reply = None, Reply(nonce, Status.OK)
-            try:
-                with recorder, self.noting(layout, request):
-                    found = self.evaluate(tensors, request)
-                    returned.check(found, layout, request["returns"], self.device)
-                    results = found
-            except BaseException as error:
-                if not recorder.asks:
-                    reply = self.explained(nonce, error)
-            launched, recorder.count = recorder.count, 0  # of a plan that is there
-            if self.record and self.record.found:
-                return self.record.refusal(nonce)
-            plan.write(shared, recorder.end(results))
-            recorder.count = launched
+        tensors = self._tensors(layout, spread=request["far"])
+        recorder.begin(request["answers"], carried_out=request["carried_out"])
+        for name, tensor in tensors.items():
+            recorder.add_input(name, tensor)
+        results, reply = None, Reply(nonce, Status.OK)
+        try:
+            with recorder, self.noting(layout, request):
+                found = self.evaluate(tensors, request)
+                returned.check(found, layout, request["returns"], self.device)
+                results = found
+        except BaseException as error:
+            if not recorder.asks:
+                reply = self.explained(nonce, error)
+        launched, recorder.count = recorder.count, 0  # of a plan that is there
+        if self.record and self.record.found:
+            return self.record.refusal(nonce)
+        plan.write(mmap.mmap(fds[0], plan.MAX_BYTES), recorder.end(results))
+        recorder.count = launched
         return Reply(nonce, Status.ASKS) if recorder.asks else reply
 
     def _tensors(self, layout: arena.Layout, *, spread: bool) -> dict[str, torch.Tensor]:

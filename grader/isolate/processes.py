@@ -125,9 +125,10 @@ class Children:
         env = _trusted_environment()
         server = self._server
         if server is not None and module in _FORKED:
-            forked = server.start_child(module, arguments, ROOT, env, [asked, events, log])
-            if forked is not None:
-                return forked
+            request = {"module": module, "arguments": arguments, "cwd": str(ROOT), "env": env}
+            pid = server.fork([asked, events, log], **request)
+            if pid is not None:
+                return forks.Forked(pid)
             reaper.kill_orphans()  # it may have been forked too late
         return reaper.start(
             [

@@ -84,7 +84,7 @@ class Sandbox:
     ) -> None:
         """Start a worker, which is told the `settings` too.
 
-        Its `role` is to "call" the entry point on data, to "plan" calls, or to "carry out" plans.
+        Its `role` is one of grader/isolate/worker.py: to "call" the entry point on data, say.
         What it compiles is kept in `kernels`, if given: an absolute path, or one in its own folder.
         A `fresh` one is never forked; one that is `held` imports the file when `ready` is called.
         """
@@ -258,8 +258,8 @@ class Sandbox:
         if timeout:
             compiling = _COMPILER in bytes(self._tail).rpartition(b"Fatal Python error")[2]
             self._tail[:] = self._tail.replace(b"Fatal Python error: Aborted", b"Stopped here:")
-            stopped = Ended(timeout=True, line=line, waited_s=waited_s, recursive=recursive)
-            return dataclasses.replace(stopped, compiling=compiling)
+            how = {"recursive": recursive, "compiling": compiling}
+            return Ended(timeout=True, line=line, waited_s=waited_s, **how)
         name = None
         if self._jailed and code is not None and code > _SIGNALLED:
             code = _SIGNALLED - code

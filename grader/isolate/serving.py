@@ -24,13 +24,14 @@ from grader.isolate import (
     allocations,
     arena,
     device_memory,
-    host_rounds,
     operators,
     returned,
     walls,
 )
+from grader.isolate.host_rounds import HostRounds
 from grader.kernel import given, launches, lines
 from grader.kernel.compile import absent_gpu, faults
+from grader.kernel.observers.rounds import RoundsShape
 from grader.spec import protocol
 
 # So deep nobody gets in the time of a call that is worth its points.
@@ -161,13 +162,14 @@ class Worker:
     def _do_call(self, request: dict, fds: list[int]) -> protocol.Reply:
         """One call on fresh inputs: forward, or forward and backward, with guards around all."""
         layout = arena.Layout.from_json(request["layout"])
-        with contextlib.ExitStack() as stack:
-            shared = arena.Arena(layout.total_bytes, os.dup(fds[0]))
-            stack.callback(shared.close)
-            memory, tensors = self.inputs_of(shared, layout)
-            if "rounds" in request:
-                places = request["rounds"], fds[1], self.path, self.source, tensors
-                stack.enter_context(host_rounds.follow(*places))
+        shared = arena.attached(fds[0], layout.total_bytes)
+        memory, tensors = self.inputs_of(shared, layout)
+        following: Any = contextlib.nullcontext()
+        if "rounds" in request:
+            shape = RoundsShape(**request["rounds"])
+            block = arena.attached(fds[1], shape.total_bytes).numpy()
+            following = HostRounds(shape, block, self.path, self.source, tensors)
+        with following:
             return self.call(shared, memory, tensors, layout, request)
 
     def noting(self, layout: arena.Layout, request: dict) -> Any:
@@ -176,7 +178,7 @@ class Worker:
 
     def call(
         self,
-        shared: arena.Arena,
+        shared: torch.Tensor,
         memory: Any,
         tensors: dict,
         layout: arena.Layout,
@@ -195,11 +197,11 @@ class Worker:
                 for view in layout.outputs:
                     value = results[view.name].detach()
                     value = watching.unrounded(value) if watching else value
-                    view.of(shared.memory).copy_(value)
+                    view.of(shared).copy_(value)
             updated = watching.updated if watching else ()
             for view in layout.outputs:
-                guarded.settle(results[view.name], view.of(shared.memory), updated)
-            shared.memory[: layout.inputs_end].copy_(memory)
+                guarded.settle(results[view.name], view.of(shared), updated)
+            shared[: layout.inputs_end].copy_(memory)
             if watching:
                 watching.finish(results)
         if self.record and self.record.found:
@@ -211,9 +213,9 @@ class Worker:
             return watching.reply(request["nonce"])
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
-    def inputs_of(self, shared: arena.Arena, layout: arena.Layout) -> tuple[Any, dict]:
+    def inputs_of(self, shared: torch.Tensor, layout: arena.Layout) -> tuple[Any, dict]:
         """Return a copy of the inputs of a call: its bytes, and a tensor for each name."""
-        memory = shared.memory[: layout.inputs_end]
+        memory = shared[: layout.inputs_end]
         if self.device != "cpu":
             memory = memory.to(self.device)
         else:
@@ -226,10 +228,9 @@ class Worker:
     def _do_compile(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Compile what a call would launch, and launch nothing: its outputs mean nothing."""
         layout = arena.Layout.from_json(request["layout"])
-        with contextlib.closing(arena.Arena(layout.total_bytes, os.dup(fds[0]))) as shared:
-            _, tensors = self.inputs_of(shared, layout)
-            with launches.compile_only():
-                self.evaluate(tensors, request)
+        _, tensors = self.inputs_of(arena.attached(fds[0], layout.total_bytes), layout)
+        with launches.compile_only():
+            self.evaluate(tensors, request)
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def evaluate(self, tensors: dict, request: dict) -> dict:
@@ -268,9 +269,7 @@ class Worker:
     def _time(self, request: dict, fds: list[int]) -> protocol.Reply:
         layout = arena.Layout.from_json(request["layout"])
         if self.device == "cpu":
-            shared = arena.Arena(layout.total_bytes * request["sets"], os.dup(fds[0]))
-            memory = shared.memory
-            shared.close()  # it stays mapped; an open descriptor would keep the memory of each go
+            memory = arena.attached(fds[0], layout.total_bytes * request["sets"])
         else:
             memory = self.cuda_arena
         if request["entry"]:

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from grader.isolate import plan
-from grader.isolate.arena import MARKS, UNWRITTEN, Arena, Layout, marked
-from grader.isolate.blocks import RoundsBlock, TraceBlock
+from grader.isolate.arena import MARKS, POISON, UNWRITTEN, Arena, Layout, marked
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.operators import READS
 from grader.isolate.placing import place
 from grader.isolate.sandbox import PATIENCE, Sandbox
-from grader.kernel.observers.rounds import RoundsShape
+from grader.kernel.observers.rounds import Rounds, RoundsShape
+from grader.kernel.observers.trace import Trace, TraceShape
 from grader.source.policy.operators import MOST_READ, opened
 from grader.source.submission import Source
 from grader.spec.cases import Case
@@ -40,6 +40,7 @@ _STARTS = 3
 _COMPILE_FACTOR = 3.0
 # Of the time of a call, what one launch may take on the machine, which then says in which loop.
 _SHARE = 0.8
+_NOTED: dict[str, Any] = {"trace": Trace, "rounds": Rounds}
 
 
 class Budget:
@@ -109,19 +110,18 @@ class Session:
         self.unusable: CallEvidence | None = None
         self._answered = False  # at least one call came back with outputs
         self._unstarted: list[CallEvidence] = []  # one behind the other
-        self._sandbox: Sandbox | None = None
-        self._executor: Sandbox | None = None  # of a session on the machine: carries plans out
+        # One that calls; on the machine one that plans, and one that carries plans out.
+        self._workers: list[Sandbox] = []
         self._carried_out = True  # the plan before this one
         self._ready = False
         self._starved_s = 0.0  # for which the last call waited for a core
 
     def start(self) -> None:
         """Start a worker and return at once; the first call waits for it."""
-        if self._sandbox is None:
+        if not self._workers:
             self._ready = False
-            self._sandbox = self._worker("plan" if self.machine else "call")
-            if self.machine:
-                self._executor = self._worker("carry out")
+            for role in ("plan", "carry out") if self.machine else ("call",):
+                self._workers.append(self._worker(role))
 
     def _worker(self, role: str) -> Sandbox:
         return Sandbox(
@@ -138,9 +138,8 @@ class Session:
 
     def close(self) -> None:
         """End the worker."""
-        for sandbox in filter(None, (self._sandbox, self._executor)):
-            sandbox.close()
-        self._sandbox = self._executor = None
+        while self._workers:
+            self._workers.pop().close()
 
     def call(
         self,
@@ -173,9 +172,13 @@ class Session:
         evidence = self._import()
         start_s = time.monotonic() - start
         if evidence is None:
-            how = {"traced": traced and self.machine, "idle": idle, "lenient": lenient}
-            how["rounding"] = rounding
-            evidence = self._exchange("call", case, inputs, outputs, follow=follow, **how)
+            noted: dict[str, TraceShape | RoundsShape] = {}
+            if traced and self.machine:
+                noted["trace"] = TraceShape.of(case, self.source.num_lines)
+            if follow:
+                noted["rounds"] = follow
+            how = {"idle": idle, "lenient": lenient, "rounding": rounding}
+            evidence = self._exchange("call", case, inputs, outputs, noted, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
             seconds = time.monotonic() - start - self._starved_s
@@ -197,27 +200,24 @@ class Session:
         """Let the worker compile what this call needs; what goes wrong is seen when it is made."""
         start = time.monotonic()
         if self._import() is None:
-            self._exchange("compile", case, inputs, outputs)
+            self._exchange("compile", case, inputs, outputs, {})
         self.budget.count(time.monotonic() - start, came_back=True)
 
     def _import(self) -> CallEvidence | None:
         """Have a worker with the submission imported; return what keeps it from being so."""
         self.start()
-        assert self._sandbox is not None
         if self._ready:
             return None
-        result = self._sandbox.ready()
-        if self._executor is not None and not failed(result):
-            made_ready = self._executor.ready()
-            result = made_ready if failed(made_ready) else result
-        if failed(result):
-            evidence = self._ended(result, "import")
-            if isinstance(result, Ended) and not result.started:
-                self._unstarted.append(evidence)
-            else:
-                self.unusable = evidence
-            self.close()
-            return evidence
+        for worker in self._workers:
+            result = worker.ready()
+            if failed(result):
+                evidence = self._ended(result, "import")
+                if isinstance(result, Ended) and not result.started:
+                    self._unstarted.append(evidence)
+                else:
+                    self.unusable = evidence
+                self.close()
+                return evidence
         self._ready, self._unstarted = True, []
         return None
 
@@ -227,58 +227,51 @@ class Session:
         case: Case,
         inputs: Inputs,
         outputs: tuple[str, ...],
-        *,
-        traced: bool = False,
-        follow: RoundsShape | None = None,
+        shapes: dict[str, TraceShape | RoundsShape],
         **how: Any,
     ) -> CallEvidence:
-        assert self._sandbox is not None
+        """Make a request on memory for a call, beside which lies what is noted, of these shapes."""
         differentiates = any(name in self.problem.gradients for name in outputs)
         if not differentiates:
             inputs = dataclasses.replace(inputs, dout=None)
         layout = place(case, inputs, outputs, wide=how.get("rounding") is not None)
-        arena = Arena(layout.total_bytes)
-        block = TraceBlock(case, self.source) if traced else None
-        steps = RoundsBlock(follow) if follow else None
-        try:
-            arena.poison()
+        call_s = self.budget.call_s(compiles=self.device != "cpu")
+        fields = {
+            **{name: dataclasses.asdict(shape) for name, shape in shapes.items()},
+            "layout": layout.to_json(),
+            "kwargs": case.kwargs,
+            "returns": list(self.problem.returns),
+            "gradients": differentiates,
+            "exact": case.exact and case.dtype == "fp32",
+            "seconds": _SHARE * call_s,
+            "far": case.layout == "far",
+            **how,
+        }
+        with contextlib.ExitStack() as stack:
+            arena = stack.enter_context(Arena(layout.total_bytes))
+            blocks = {n: stack.enter_context(Arena(s.total_bytes)) for n, s in shapes.items()}
+            arena.memory.fill_(POISON)
             _write_inputs(arena, layout, inputs)
             before = arena.memory[: layout.inputs_end].clone()
-            call_s = self.budget.call_s(compiles=self.device != "cpu")
-            fields = {
-                **({"trace": dataclasses.asdict(block.shape)} if block else {}),
-                **({"rounds": dataclasses.asdict(steps.shape)} if steps else {}),
-                "layout": layout.to_json(),
-                "kwargs": case.kwargs,
-                "returns": list(self.problem.returns),
-                "gradients": differentiates,
-                "exact": case.exact and case.dtype == "fp32",
-                "seconds": _SHARE * call_s,
-                "far": case.layout == "far",
-                **how,
-            }
-            fds = (arena.fd, *(part.fd for part in (block, steps) if part))
+            fds = (arena.fd, *(block.fd for block in blocks.values()))
             if self.machine:
                 result = self._plan_and_carry_out(call_s, fds, fields)
             else:
-                result = self._ask(self._sandbox, what, call_s, fds, fields)
-            after = arena.snapshot()
-            trace = block.snapshot() if block else None
-            rounds = steps.snapshot() if steps else None
-        finally:
-            arena.close()
-            for part in filter(None, (block, steps)):
-                part.close()
+                result = self._ask(self._workers[0], what, call_s, fds, fields)
+            after = arena.memory.clone()
+            noted = {
+                name: _NOTED[name].of(shapes[name], block.memory.numpy())
+                for name, block in blocks.items()
+            }
         if not isinstance(result, Reply) or result.status != Status.OK or what == "compile":
-            return dataclasses.replace(self._ended(result, "call"), rounds=rounds)
+            return dataclasses.replace(self._ended(result, "call"), rounds=noted.get("rounds"))
         outputs = {view.name: view.of(after) for view in layout.outputs}
         return CallEvidence(
             result=result,
             outputs=outputs,
             unwritten={name: marked(values, UNWRITTEN) for name, values in outputs.items()},
             left_over={name: marked(values, MARKS) for name, values in outputs.items()},
-            trace=trace,
-            rounds=rounds,
+            **noted,
             **_changed(before, after, layout),
             output=self._output(),
         )
@@ -291,11 +284,12 @@ class Session:
         Answers hold few values, whatever the worker that plans says it has counted: with all of
         them it could compute the result, and hand it in as a constant.
         """
+        planner, executor = self._workers
         answers: list[Any] = []
         while sum(len(a) if isinstance(a, list) else 1 for a in answers) <= MOST_READ:
-            with contextlib.closing(Arena(plan.MAX_BYTES)) as text:
+            with Arena(plan.MAX_BYTES) as text:
                 more = {"answers": answers, "carried_out": self._carried_out}
-                planned = self._ask(self._sandbox, "plan", call_s, (text.fd,), fields | more)
+                planned = self._ask(planner, "plan", call_s, (text.fd,), fields | more)
                 self._carried_out = False
                 asks = isinstance(planned, Reply) and planned.status is Status.ASKS
                 # What a kernel does comes before what the host code does behind it.
@@ -304,7 +298,7 @@ class Session:
                 ):
                     return planned
                 both = (fds[0], text.fd, *fds[1:])
-                done = self._ask(self._executor, "carry_out", call_s, both, fields)
+                done = self._ask(executor, "carry_out", call_s, both, fields)
             if failed(done):
                 return done
             self._carried_out = True
@@ -318,21 +312,19 @@ class Session:
 
     def _ask(
         self,
-        sandbox: Sandbox | None,
+        worker: Sandbox,
         what: str,
         call_s: float,
         fds: tuple[int, ...],
         fields: dict[str, Any],
     ) -> Reply | Ended:
-        assert sandbox is not None
-        result = sandbox.ask(what, call_s, fds, patience=PATIENCE, **fields)
-        self._starved_s += sandbox.starved_s
+        result = worker.ask(what, call_s, fds, patience=PATIENCE, **fields)
+        self._starved_s += worker.starved_s
         return result
 
     def _output(self) -> str:
         """Return what the workers printed for the last request."""
-        printed = [w.output() for w in (self._sandbox, self._executor) if w is not None]
-        return "\n".join(filter(None, printed))
+        return "\n".join(filter(None, (worker.output() for worker in self._workers)))
 
     def _ended(self, result: Reply | Ended, what: str) -> CallEvidence:
         output = self._output()

@@ -70,16 +70,6 @@ class Tree:
             found += [orphan, *descendants(orphan)]
         return list(dict.fromkeys(found))
 
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of the tree so far, dead processes included."""
-        pids = self.pids()
-        waited = self.reaped_seconds() + sum(map(_waited_seconds, pids))
-        return waited + sum(map(_own_seconds, pids))
-
-    def reaped_seconds(self) -> float:
-        """Return the CPU time of the orphans that were waited for, and of what is the judge's."""
-        return _waited_seconds(self.adopter)
-
     def resident_bytes(self) -> int:
         """Return `resident_bytes` of the tree, shared memory counted once for each process."""
         return sum(map(resident_bytes, self.pids()))
@@ -177,14 +167,13 @@ class UsageMonitor:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
-        self._begin()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._end()
+        self._look()
 
     def _watch(self) -> None:
         while not self._stop.wait(_SAMPLE_S):
@@ -195,13 +184,7 @@ class UsageMonitor:
         self.most_processes = max(self.most_processes, len(pids))
         return pids
 
-    def _begin(self) -> None:
-        raise NotImplementedError
-
     def _look(self) -> None:
-        raise NotImplementedError
-
-    def _end(self) -> None:
         raise NotImplementedError
 
 
@@ -220,10 +203,11 @@ class CpuTime(UsageMonitor):
         self._waited = 0.0
         self.seconds = 0.0
 
-    def _begin(self) -> None:
+    def __enter__(self) -> Self:
         self._look()
         self._first = dict(self._last)
         self._waited = self._waited_for()
+        return super().__enter__()
 
     def _look(self) -> None:
         spent = {pid: _own_seconds(pid) for pid in self._pids()}
@@ -231,8 +215,8 @@ class CpuTime(UsageMonitor):
         self._last |= {pid: max(s, self._last.get(pid, 0.0)) for pid, s in spent.items()}
         self._alive = set(spent)
 
-    def _end(self) -> None:
-        self._look()
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
         waited = self._waited_for() - self._waited
         spent = {pid: s - self._first.get(pid, 0.0) for pid, s in self._last.items()}
         gone = self._last.keys() - self._alive
@@ -241,7 +225,8 @@ class CpuTime(UsageMonitor):
         self.seconds = sum(spent[pid] for pid in self._alive) + vanished
 
     def _waited_for(self) -> float:
-        return self._tree.reaped_seconds() + sum(map(_waited_seconds, self._tree.pids()))
+        """Return the CPU time of those of the tree, and of its orphans, that were waited for."""
+        return sum(map(_waited_seconds, (self._tree.adopter, *self._tree.pids())))
 
 
 class PeakMemory(UsageMonitor):
@@ -257,10 +242,11 @@ class PeakMemory(UsageMonitor):
         self.before_bytes = 0
         self.peak_bytes = 0
 
-    def _begin(self) -> None:
+    def __enter__(self) -> Self:
         with contextlib.suppress(OSError), open(f"/proc/{self._tree.pid}/clear_refs", "w") as file:
             file.write("5")
         self.before_bytes = self.peak_bytes = self._tree.resident_bytes()
+        return super().__enter__()
 
     def _look(self) -> None:
         pids = self._pids()
@@ -268,6 +254,3 @@ class PeakMemory(UsageMonitor):
         status = _status(self._tree.pid)
         mark = status.get("VmHWM", 0) - status.get("RssFile", 0)
         self.peak_bytes = max(self.peak_bytes, sum(now), sum(now[1:]) + mark)
-
-    def _end(self) -> None:
-        self._look()

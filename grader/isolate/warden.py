@@ -12,7 +12,7 @@ import os
 import signal
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from grader.isolate import usage
@@ -109,22 +109,12 @@ def _excess_on_disk(kernels: Path, pids: list[int], *, mapped: bool) -> str | No
     except FileNotFoundError:  # the jail has been cleaned up
         return None
     sizes |= _mapped(pids, device) if mapped else {}
-    sizes |= _unlinked(pids, device)
+    sizes |= _open_files(pids, "/", device)
     size = sum(sizes.values())
     if size > MOST_KERNEL_BYTES:
         most = _gib(MOST_KERNEL_BYTES)
         return f"its compiled kernels took {_gib(size)} of disk, and {most} is the most"
     return None
-
-
-def _unlinked(pids: list[int], device: int) -> dict[int, int]:
-    """Return the sizes of the files on a device that are open and have no name."""
-    found: dict[int, int] = {}
-    for pid in pids:
-        for status in _open_files(pid):
-            if status.st_dev == device and status.st_nlink == 0:
-                found[status.st_ino] = 512 * status.st_blocks
-    return found
 
 
 def _mapped(pids: list[int], device: int) -> dict[int, int]:
@@ -145,26 +135,26 @@ def _mapped(pids: list[int], device: int) -> dict[int, int]:
 
 
 def _memory_bytes(pids: list[int], of: Callable[[int], int] = usage.resident_bytes) -> int:
-    """Return what processes hold: memory of each, and files that have no name and no folder."""
-    return sum(map(of, pids)) + sum(_nameless(pids).values())
+    """Return what processes hold: memory of each, and memfds, of which none counts twice."""
+    return sum(map(of, pids)) + sum(_open_files(pids, "/memfd:").values())
 
 
-def _nameless(pids: list[int]) -> dict[int, int]:
-    """Return the memory of the memfds that processes have open, by inode: none counts twice."""
+def _open_files(pids: list[int], prefix: str, device: int | None = None) -> dict[int, int]:
+    """Return the sizes, by inode, of files that are open under a path with this beginning.
+
+    With a `device` only of those on it that have no name.
+    """
     found: dict[int, int] = {}
     for pid in pids:
-        for status in _open_files(pid, "/memfd:"):
-            found[status.st_ino] = 512 * status.st_blocks
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if not os.readlink(entry.path).startswith(prefix):
+                        continue
+                    status = os.stat(entry.path)
+                    if device is None or (status.st_dev, status.st_nlink) == (device, 0):
+                        found[status.st_ino] = 512 * status.st_blocks
     return found
-
-
-def _open_files(pid: int, prefix: str = "/") -> Iterator[os.stat_result]:
-    """Give the status of each file that a process has open under a path with this beginning."""
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                if os.readlink(entry.path).startswith(prefix):
-                    yield os.stat(entry.path)
 
 
 def _gib(number: int) -> str:

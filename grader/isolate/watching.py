@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from typing import Any
 
 import torch
@@ -45,15 +44,11 @@ class Watching(contextlib.ExitStack):
         self._watch, self._trace, self._steps = Watch(engine.path), None, None
         if "rounds" in request:
             rounds = RoundsShape(**request["rounds"])
-            self._steps = Steps(rounds, self._block(rounds, fds[1]), engine.path)
+            self._steps = Steps(rounds, _block(rounds, fds[1]), engine.path)
         if "trace" in request:
             shape = TraceShape(**request["trace"])
-            places = shape, self._block(shape, fds[0]), engine.path, source, inputs
+            places = shape, _block(shape, fds[0]), engine.path, source, inputs
             self._trace = Tracing(*places, self._steps)
-
-    def _block(self, shape: Any, fd: int) -> Any:
-        block = self.enter_context(contextlib.closing(arena.Arena(shape.total_bytes, os.dup(fd))))
-        return block.memory.numpy()
 
     def __enter__(self) -> Watching:
         super().__enter__()
@@ -99,3 +94,7 @@ class Watching(contextlib.ExitStack):
             said = [(site.key, site.name, DTYPE_NAMES[site.dtype], site.use) for site in sites]
             line, text = 0, json.dumps(said)
         return Reply(nonce, Status.OK, line, error_type="race" if text else "", text=text)
+
+
+def _block(shape: Any, fd: int) -> Any:
+    return arena.attached(fd, shape.total_bytes).numpy()

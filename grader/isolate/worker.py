@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import importlib
 import os
 import resource
 import signal
@@ -18,6 +19,12 @@ import sys
 
 _MAX_FILE_BYTES = 2**30
 _PR_SET_PDEATHSIG = 1
+_ROLES = {
+    "call": ("grader.isolate.serving", "Worker"),
+    "plan": ("grader.isolate.planning", "Planner"),
+    "carry out": ("grader.isolate.executing", "Executor"),
+    "compile": ("grader.isolate.compiling", "CompileWorker"),
+}
 
 
 def main() -> None:
@@ -31,14 +38,8 @@ def main() -> None:
     from grader.isolate import serving
 
     settings = serving.begin(channel)
-    if settings["role"] == "plan":
-        from grader.isolate.planning import Planner as worker
-    elif settings["role"] == "carry out":
-        from grader.isolate.executing import Executor as worker
-    elif "capability" in settings:
-        from grader.isolate.compiling import CompileWorker as worker
-    else:
-        worker = serving.Worker
+    module, name = _ROLES[settings["role"]]
+    worker = getattr(importlib.import_module(module), name)
     sys.path.remove(root)
     worker(channel, settings).serve()
 

@@ -46,10 +46,9 @@ def _uncalibrated(problem: Problem, shape: str, environment: Environment) -> tup
     name, chip = environment.device_name, environment.chip
     cases = problem.benchmarks_on("cuda")
     case: Case | None = next((case for case in cases if str(case) == shape), None)
-    listed = name in problem.speed.devices
-    if case is None or chip is None or environment.capability is None:
-        return problem.targets(name), STATED
-    if listed and case == cases[0]:
-        return problem.targets(name), STATED
-    found = implied(problem, case, name, environment.capability, chip)
-    return (found, IMPLIED) if found else (problem.targets(name), STATED)
+    stated = name in problem.speed.devices and case == cases[0]
+    if not stated and case and chip and environment.capability:
+        found = implied(problem, case, name, environment.capability, chip)
+        if found:
+            return found, IMPLIED
+    return problem.targets(name), STATED

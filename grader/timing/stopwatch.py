@@ -206,25 +206,22 @@ class Bench:
                 self._synchronize()
         if isinstance(clock, CpuTime):
             see_alone(clock)
-        results = []
-        for seed, raw in zip(seeds, outputs, strict=True):
-            views = [
-                dataclasses.replace(v, offset_bytes=v.offset_bytes - layout.inputs_end)
-                for v in layout.outputs
-            ]
-            results.append(CallOutputs(seed, {view.name: view.of(raw) for view in views}))
-        return clock.seconds, results
+        views = [
+            dataclasses.replace(view, offset_bytes=view.offset_bytes - layout.inputs_end)
+            for view in layout.outputs
+        ]
+        return clock.seconds, [
+            CallOutputs(seed, {view.name: view.of(raw) for view in views})
+            for seed, raw in zip(seeds, outputs, strict=True)
+        ]
 
     @contextlib.contextmanager
     def _memory(self, size: int) -> Any:
         if self._cuda is not None:
             yield self._cuda[:size], ()
             return
-        arena = Arena(size)
-        try:
+        with Arena(size) as arena:
             yield arena.memory, (arena.fd,)
-        finally:
-            arena.close()
 
     def _synchronize(self) -> None:
         if self.device == "cuda":
