@@ -16,7 +16,7 @@ import torch
 
 from grader.causes.rules.fitted_columns import other_columns
 from grader.causes.rules.fitted_tiles import scale_of_some_tiles
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.causes.rules.wrong_rows import Rows, counts_of, wrong_rows
 from grader.checks.correctness import Expected, ranges
 from grader.spec.cases import Case
@@ -69,12 +69,7 @@ def _other_values(case: Case, rows: Rows) -> Sighting | None:
     weights = rows.weights.masked_fill(~rows.visible, 0.0)
     if rows.keys.shape != rows.values.shape or not rows.explained(weights @ rows.keys):
         return None
-    return Sighting(
-        "WRONG-PRODUCT",
-        traced=False,
-        variant="of_out",
-        figures={"name": "out", "factor": "k", "due": "v"},
-    )
+    return by_numbers("WRONG-PRODUCT", variant="of_out", name="out", factor="k", due="v")
 
 
 # -- the scale ------------------------------------------------------------------------------------
@@ -104,10 +99,8 @@ def _other_scale(case: Case, rows: Rows) -> Sighting | None:
         return None
     if not rows.explained(made(torch.tensor([scale], dtype=torch.float64))[0]):
         return None
-    return Sighting(
-        "OTHER-SCALE",
-        traced=False,
-        figures={"scale": scale, "named": _name(case, rows.scale, scale), "due": rows.scale},
+    return by_numbers(
+        "OTHER-SCALE", scale=scale, named=_name(case, rows.scale, scale), due=rows.scale
     )
 
 
@@ -156,14 +149,11 @@ def _shares_of_tiles(case: Case, rows: Rows) -> Sighting | None:
             return None  # a factor of the row
         of_tile = [t for t in range(len(tiles)) if known[row, t]]
         shown = ", ".join(f"{_span(tiles[t])} {float(numbers[t]):.3g}" for t in of_tile[:4])
-        return Sighting(
+        return by_numbers(
             "TILE-SHARES",
-            traced=False,
-            figures={
-                "tile": tile,
-                "row": rows.queries[row],
-                "shown": shown + (", ..." if len(of_tile) > 4 else ""),
-            },
+            tile=tile,
+            row=rows.queries[row],
+            shown=shown + (", ..." if len(of_tile) > 4 else ""),
         )
     return None
 
@@ -183,11 +173,7 @@ def _shares_of_sinks(case: Case, rows: Rows) -> Sighting | None:
     if float(apart[row]) < 5 * _SAME * float(counts[row].abs().max()):
         return None
     of_sinks, of_window = (float(count) for count in counts[row])
-    return Sighting(
-        "SINK-SHARES",
-        traced=False,
-        figures={"row": rows.queries[row], "of_sinks": of_sinks, "of_window": of_window},
-    )
+    return by_numbers("SINK-SHARES", row=rows.queries[row], of_sinks=of_sinks, of_window=of_window)
 
 
 def _mixed_exponentials(case: Case, rows: Rows) -> Sighting | None:
@@ -198,14 +184,11 @@ def _mixed_exponentials(case: Case, rows: Rows) -> Sighting | None:
         lse = torch.logsumexp(scores, -1, keepdim=True)
         found = _shares_of_tiles(case, dataclasses.replace(rows, scale=scale, lse=lse))
         if found is not None and found.id == "TILE-SHARES":
-            return Sighting(
+            return by_numbers(
                 "EXPONENTIALS-MIXED",
-                traced=False,
-                figures={
-                    "name": name,
-                    "row": found.figures["row"],
-                    "shown": found.figures["shown"],
-                },
+                name=name,
+                row=found.figures["row"],
+                shown=found.figures["shown"],
             )
     return None
 
@@ -262,9 +245,7 @@ def _as_keys(rows: Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting
         return None
     words = (("left out", missing), ("counted twice", twice))
     what = [f"{_keys(keys)} {word}" for word, keys in words if keys.any()]
-    return Sighting(
-        "OTHER-KEYS", traced=False, figures={"keys": " and ".join(what), "of_row": of_row}
-    )
+    return by_numbers("OTHER-KEYS", keys=" and ".join(what), of_row=of_row)
 
 
 def _keys(keys: np.ndarray) -> str:

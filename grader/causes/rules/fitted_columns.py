@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.causes.rules.wrong_rows import Rows
 from grader.spec.cases import Case
 
@@ -24,10 +24,10 @@ def other_columns(case: Case, rows: Rows) -> Sighting | None:
             weights = scores.masked_fill(~rows.visible, -math.inf).softmax(-1)
             if rows.explained(weights @ rows.values):
                 columns = f"{int(taken.min())}-{int(taken.max())}"
-                return Sighting(
+                return by_numbers(
                     "OTHER-COLUMNS",
-                    traced=False,
                     variant=variant if variant == "repeated" else "",
-                    figures={"columns": columns, "of": case.head_dim},
+                    columns=columns,
+                    of=case.head_dim,
                 )
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from grader.causes.rules.head import Head
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 
 _SAME = 1e-2  # relative, of two vectors
 
@@ -73,9 +73,11 @@ def _alike(found: torch.Tensor, other: torch.Tensor, known: torch.Tensor) -> boo
 
 
 def _told(head: Head, name: str, example: str) -> Sighting:
-    return Sighting(
+    return by_numbers(
         "OTHER-DELTA",
-        traced=False,
         variant="named" if name else "",
-        figures={"where": head.where, "name": head.name, "delta": name, "example": example},
+        where=head.where,
+        name=head.name,
+        delta=name,
+        example=example,
     )

@@ -18,7 +18,7 @@ from grader.causes.rules.fitted_pairs import other_pairs, parts_of_dq
 from grader.causes.rules.fitted_sinks import far_pairs, logits
 from grader.causes.rules.fitted_weights import TILES, masks_of, other_weights
 from grader.causes.rules.head import DELTA_OF_TILE, NAMES, OPERANDS, Head, head_of
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import Expected
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
@@ -129,17 +129,14 @@ def _told(head: Head, kept: list[tuple[float, str]], factor: str, of_mask: str) 
     made_of = f"({sum_of}{of_mask})" if " " in sum_of + of_mask else sum_of
     product = f"{made_of}{'' if name == 'dq' else '^T'} {factor}"
     due_product = {"dq": "dS k", "dk": "dS^T q", "dv": "P^T dout"}[name]
-    return Sighting(
+    return by_numbers(
         "OTHER-TERMS",
-        traced=False,
-        figures={
-            "name": name,
-            "got": " * ".join([*before, *([whole] if whole else []), product]),
-            "due": " * ".join([*before, due_product]),
-            "where": head.where,
-            "made": made,
-            "sum_of": f"{sum_of}{of_mask}",
-        },
+        name=name,
+        got=" * ".join([*before, *([whole] if whole else []), product]),
+        due=" * ".join([*before, due_product]),
+        where=head.where,
+        made=made,
+        sum_of=f"{sum_of}{of_mask}",
     )
 
 
@@ -156,16 +153,13 @@ def _scaled(wrong: list[Head]) -> Sighting | None:
     names = [name for name in ("dq", "dk", "dv") if name in {head.name for head in wrong}]
     are = f"{', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"{names[0]} is"
     times = f"{factors[0]:.4g}{f' ({name})' if name else ''}"
-    return Sighting(
+    return by_numbers(
         "GRADIENT-SCALED",
-        traced=False,
-        figures={
-            "are": are,
-            "times": times,
-            "they": "they" if names[1:] else "it",
-            "where": wrong[0].where,
-            "name": wrong[0].name,
-        },
+        are=are,
+        times=times,
+        they="they" if names[1:] else "it",
+        where=wrong[0].where,
+        name=wrong[0].name,
     )
 
 
@@ -209,9 +203,10 @@ def _rows_scaled(head: Head) -> Sighting | None:
     if not head.explained(factors * truth) or float(factors.std()) < _SAME:
         return None
     least, most = float(factors.min()), float(factors.max())
-    return Sighting(
+    return by_numbers(
         "ROWS-SCALED",
-        traced=False,
         variant="of_dq" if head.name == "dq" else "of_dk_or_dv",
-        figures={"name": head.name, "least": least, "most": most},
+        name=head.name,
+        least=least,
+        most=most,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from grader.causes.rules.head import Head
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
 from reference.variants import attend, case_of
@@ -36,15 +36,12 @@ def other_heads(problem_id: str, case: Case, inputs: Inputs, head: Head) -> Sigh
     if not others or bool((counts < 0).any()) or bool((counts > _MOST_TIMES).any()):
         return None  # of its own group alone: the pairs are told
     got = _named(counts, case)
-    return Sighting(
+    return by_numbers(
         "GROUP-OF-OTHER-HEADS",
-        traced=False,
-        figures={
-            "name": head.name,
-            "where": head.where,
-            "got": got,
-            "group": _named(own.double(), case),
-        },
+        name=head.name,
+        where=head.where,
+        got=got,
+        group=_named(own.double(), case),
     )
 
 

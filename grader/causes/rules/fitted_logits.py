@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import torch
 
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import Expected
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
@@ -25,7 +25,7 @@ _SAME = 1e-2  # relative, of two terms
 _FEWEST = 16  # rows of a head
 _MOST_TIMES = 64
 _LOG2E = 1.0 / math.log(2.0)
-_told = functools.partial(Sighting, "OTHER-SINK-LOGIT", traced=False)
+_told = functools.partial(by_numbers, "OTHER-SINK-LOGIT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ def other_logit(
         return _told(variant="on_key_zero")
     for text, term in _candidates(rows):
         if rows.explained(term):
-            return _told(variant="other_term", figures={"term": text})
+            return _told(variant="other_term", term=text)
     found = rows.found()
     known = ~found.isnan()
     if not bool((known.sum(-1) >= _FEWEST // 2).all()) or not rows.explained(found.nan_to_num(0.0)):
@@ -174,9 +174,7 @@ def _counted(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     counts = near[0, 0][known[0, 0]]
     if bool((counts.diff() < 0.0).any()):  # later rows see more tiles
         return None
-    return _told(
-        variant="once_a_tile", figures={"first": float(counts[0]), "last": float(counts[-1])}
-    )
+    return _told(variant="once_a_tile", first=float(counts[0]), last=float(counts[-1]))
 
 
 def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
@@ -187,9 +185,7 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     if bool((owners.any(-1) | ~known).all()) and bool((known & ~own).any()):
         batch, head, query = (int(n) for n in (known & ~own).nonzero()[0])
         owner = int(owners[batch, head, query].int().argmax())
-        return _told(
-            variant="of_other_heads", figures={"head": head, "batch": batch, "owner": owner}
-        )
+        return _told(variant="of_other_heads", head=head, batch=batch, owner=owner)
     middle = found.nanmedian(-1).values  # (batch, heads)
     apart = (found - middle[..., None]).abs() > _SAME * middle[..., None].abs()
     if bool((apart & known).any()):
@@ -198,14 +194,7 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     often = float(times[0, 0].round())
     if 2.0 <= often <= _MOST_TIMES and bool(((times - often).abs() <= _SAME).all()):
         how = "twice" if often == 2.0 else f"{often:.0f} times"
-        return _told(variant="often", figures={"often": how})
+        return _told(variant="often", often=how)
     off = (middle - due).abs() / due
     batch, head = divmod(int(off.argmax()), len(due))
-    return _told(
-        figures={
-            "found": float(middle[batch, head]),
-            "head": head,
-            "batch": batch,
-            "due": float(due[head]),
-        }
-    )
+    return _told(found=float(middle[batch, head]), head=head, batch=batch, due=float(due[head]))

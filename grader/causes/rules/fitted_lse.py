@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import Expected
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
@@ -43,7 +43,7 @@ def other_lse(
         return None
     terms = zip(factors.tolist(), parts, strict=True)
     made = [_times(factor) + name for factor, name in terms if abs(factor) > _NOTHING]
-    return Sighting("OTHER-LSE", traced=False, figures={"made": " + ".join(made) or "0"})
+    return by_numbers("OTHER-LSE", made=" + ".join(made) or "0")
 
 
 def _times(factor: float) -> str:

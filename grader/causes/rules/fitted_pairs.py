@@ -8,7 +8,7 @@ import math
 import torch
 
 from grader.causes.rules.head import Head
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import ranges
 
 _TILES = (128, 64, 32, 16)
@@ -55,12 +55,7 @@ def parts_of_dq(head: Head) -> Sighting | None:
         weights = head.scale * parts[of_sum]
         numbers = other.solved([weights[0] @ head.v])
         if numbers is not None and abs(numbers[0] - 1.0) <= _SAME:
-            return Sighting(
-                "OTHER-TERMS",
-                traced=False,
-                variant="rows_of_v",
-                figures={"of_sum": of_sum, "where": head.where},
-            )
+            return by_numbers("OTHER-TERMS", variant="rows_of_v", of_sum=of_sum, where=head.where)
         for tile in _TILES:
             groups = torch.arange(-(-keys // tile))[:, None] == torch.arange(keys) // tile
             if len(groups) < 2:
@@ -121,17 +116,14 @@ def _told(
         word = {0.0: "left out", 2.0: "counted twice"}.get(number, f"counted {number:.0f} times")
         pieces.append(f"{_names(head, groups, which, of_heads)} {word}")
     of_row = f"{'query' if head.name == 'dq' else 'key'} {int(chosen[row])}"
-    return Sighting(
+    return by_numbers(
         "OTHER-PAIRS",
-        traced=False,
         variant="of_dq" if head.name == "dq" else "of_dk_or_dv",
-        figures={
-            "name": head.name,
-            "of_sum": of_sum,
-            "row": of_row,
-            "counts": " and ".join(pieces),
-            "where": head.where,
-        },
+        name=head.name,
+        of_sum=of_sum,
+        row=of_row,
+        counts=" and ".join(pieces),
+        where=head.where,
     )
 
 
@@ -154,15 +146,12 @@ def _shares(
         for group in torch.nonzero(there).flatten().tolist()[:_SHOWN]
     ]
     parts = "query heads" if of_heads else f"tiles of {'keys' if head.name == 'dq' else 'queries'}"
-    return Sighting(
+    return by_numbers(
         "SHARES-OF-A-GRADIENT",
-        traced=False,
-        figures={
-            "name": head.name,
-            "parts": parts,
-            "where": head.where,
-            "shares": ", ".join(shown) + (", ..." if int(there.sum()) > _SHOWN else ""),
-        },
+        name=head.name,
+        parts=parts,
+        where=head.where,
+        shares=", ".join(shown) + (", ..." if int(there.sum()) > _SHOWN else ""),
     )
 
 

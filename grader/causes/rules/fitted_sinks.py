@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from grader.causes.rules.head import Head
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import ranges
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
@@ -24,7 +24,7 @@ _TILES = (64, 32, 16)
 _LOG2E = 1.0 / math.log(2.0)
 _LARGEST = 300.0  # exponent
 
-_far = functools.partial(Sighting, "SINK-PAIRS", traced=False)
+_far = functools.partial(by_numbers, "SINK-PAIRS")
 Sum = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -51,12 +51,9 @@ def far_pairs(case: Case, head: Head) -> Sighting | None:
         if numbers is None or abs(numbers[1] - 1.0) > _APART:
             continue
         if name != head.name:
-            return _far(
-                variant="of_another",
-                figures={"name": head.name, "where": where, "got": made, "due": due},
-            )
+            return _far(variant="of_another", name=head.name, where=where, got=made, due=due)
         if abs(numbers[0] - 1.0) > _APART:
-            return _far(figures={"name": head.name, "where": where, "times": numbers[0]})
+            return _far(name=head.name, where=where, times=numbers[0])
     for tile in _TILES:
         parts = [far & (query // tile == t) for t in range(-(-queries // tile))]
         parts = [part for part in parts if bool(part.any())]
@@ -66,10 +63,7 @@ def far_pairs(case: Case, head: Head) -> Sighting | None:
         gone = [part for part, n in zip(parts, numbers, strict=False) if abs(n) <= _APART]
         if gone and all(min(abs(n), abs(n - 1.0)) <= _APART for n in numbers):
             left_out = ranges(torch.stack(gone).any(0).any(1).numpy())
-            return _far(
-                variant="left_out",
-                figures={"name": head.name, "where": where, "queries": left_out},
-            )
+            return _far(variant="left_out", name=head.name, where=where, queries=left_out)
     return None
 
 
@@ -101,9 +95,7 @@ def logits(
         if made.shape == grad.shape and _alike(grad, made):
             term = " * ".join(filter(None, (weight, factor))) or "1"
             name = number.replace("-", "") + sum_of.format(f"-{term}" if times > 0.0 else term)
-            return Sighting(
-                "OTHER-SINK-GRADIENT", traced=False, figures={"name": name, "heads": len(grad)}
-            )
+            return by_numbers("OTHER-SINK-GRADIENT", name=name, heads=len(grad))
     return None
 
 

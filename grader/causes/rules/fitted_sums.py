@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from grader.causes.rules.sighting import Sighting, line_of
+from grader.causes.rules.sighting import Sighting, by_numbers, line_of
 from grader.checks.correctness import Expected, element_errors, ranges
 from grader.kernel.observers.trace import Trace
 from grader.spec.cases import Case
@@ -58,11 +58,13 @@ def _alike(y: torch.Tensor, truth: torch.Tensor) -> Sighting | None:
     of_all = ""
     if abs(value - sums) <= 1e-4 * truth[:rows].abs().sum():
         of_all = ", the sum over all of them"
-    return Sighting(
+    return by_numbers(
         "ROWS-ALIKE",
-        traced=False,
         variant="of_a_tile" if len(ends) else "",
-        figures={"of_all": of_all, "last": rows - 1, "value": value, "number": len(ends) + 1},
+        of_all=of_all,
+        last=rows - 1,
+        value=value,
+        number=len(ends) + 1,
     )
 
 
@@ -76,15 +78,12 @@ def _rows_of_others(y: torch.Tensor, expected: Expected) -> Sighting | None:
     if bool((element_errors("y", y, expected, around=truth[nearest]) > 1.0).any()):
         return None
     row = int((nearest != own).int().argmax())
-    return Sighting(
+    return by_numbers(
         "ROWS-ELSEWHERE",
-        traced=False,
-        figures={
-            "row": row,
-            "other": int(nearest[row]),
-            "number": int((nearest != own).sum()),
-            "rows": len(y),
-        },
+        row=row,
+        other=int(nearest[row]),
+        number=int((nearest != own).sum()),
+        rows=len(y),
     )
 
 
@@ -100,15 +99,12 @@ def _one_number_more(x: torch.Tensor, off: torch.Tensor) -> Sighting | None:
         lanes = (
             f", as many as a tile of {tiles[-1]} has lanes past the last column" if tiles else ""
         )
-    return Sighting(
+    return by_numbers(
         "ROWS-OFFSET",
-        traced=False,
-        figures={
-            "size": abs(more),
-            "large": "large" if more > 0 else "small",
-            "lanes": lanes,
-            "more": more,
-        },
+        size=abs(more),
+        large="large" if more > 0 else "small",
+        lanes=lanes,
+        more=more,
     )
 
 
@@ -129,10 +125,8 @@ def _columns(products: torch.Tensor, y: torch.Tensor, off: torch.Tensor) -> Sigh
         told = _told(counts, tile, cols)
         if not told:
             return None
-        return Sighting(
-            "COLUMNS-COUNTED-OTHERWISE",
-            traced=False,
-            figures={"columns": told[0], "counts": ", ".join(told[:_SPANS])},
+        return by_numbers(
+            "COLUMNS-COUNTED-OTHERWISE", columns=told[0], counts=", ".join(told[:_SPANS])
         )
     return None
 
@@ -158,7 +152,8 @@ def as_read(
     return Sighting(
         "COLUMNS-COUNTED-OTHERWISE",
         line_of(trace, "x"),
-        figures={"columns": told[0], "counts": ", ".join(told[:_SPANS])},
+        columns=told[0],
+        counts=", ".join(told[:_SPANS]),
     )
 
 

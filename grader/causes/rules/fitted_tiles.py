@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.causes.rules.wrong_rows import Rows
 from grader.spec.cases import Case
 
@@ -58,9 +58,10 @@ def _full(rows: Rows, tile_q: int, tile_k: int) -> torch.Tensor:
 
 def _told(rows: Rows, name: str, factor: float, *, of_full: bool) -> Sighting:
     shown = f" ({name})" if name != "1" else ""
-    return Sighting(
+    return by_numbers(
         "SCALE-OF-SOME-TILES",
-        traced=False,
         variant="full_tiles" if of_full else "masked_tiles",
-        figures={"factor": factor, "named": shown, "due": rows.scale},
+        factor=factor,
+        named=shown,
+        due=rows.scale,
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from grader.causes.rules.head import Head
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 
 TILES = (128, 64, 32, 16)
 _LOG2E = 1.0 / math.log(2.0)
@@ -29,10 +29,8 @@ def other_weights(head: Head) -> Sighting | None:
             best, least = (text, of_mask), distance
     if best is None:
         return None
-    return Sighting(
-        "OTHER-PROBABILITIES",
-        traced=False,
-        figures={"name": head.name, "text": best[0], "of_mask": best[1], "where": head.where},
+    return by_numbers(
+        "OTHER-PROBABILITIES", name=head.name, text=best[0], of_mask=best[1], where=head.where
     )
 
 

@@ -42,16 +42,14 @@ def other_pairs(case: Case, walk: Walk) -> Sighting | None:
         "OTHER-PAIRS",
         walk.mask_of(wrong) if masked else walk.scores_line,
         located=masked,
-        figures={
-            "product": walk.product,
-            "what": what,
-            "row": row,
-            "took": of_row,
-            "head": head,
-            "verb": verb,
-            "due": due,
-            "tiles": odd_start(walk, pairs if pairs.any() else wrong),
-        },
+        product=walk.product,
+        what=what,
+        row=row,
+        took=of_row,
+        head=head,
+        verb=verb,
+        due=due,
+        tiles=odd_start(walk, pairs if pairs.any() else wrong),
     )
 
 
@@ -73,13 +71,11 @@ def other_window(case: Case, walk: Walk) -> Sighting | None:
     of_sinks = [f", and of {n} sinks" if sinks or due_sinks else "" for n in (sinks, due_sinks)]
     return Sighting(
         "OTHER-WINDOW",
-        figures={
-            "product": walk.product,
-            "window": window,
-            "sinks": of_sinks[0],
-            "due": due,
-            "due_sinks": of_sinks[1],
-        },
+        product=walk.product,
+        window=window,
+        sinks=of_sinks[0],
+        due=due,
+        due_sinks=of_sinks[1],
     )
 
 
@@ -92,5 +88,5 @@ def no_product(trace: Trace, result: Result) -> Sighting | None:
         return None
     for name in result.wrong:
         if name in PRODUCTS and PRODUCTS.index(name) not in products:
-            return Sighting("NO-PRODUCT", figures={"name": name, "rows": _ROWS[name]})
+            return Sighting("NO-PRODUCT", name=name, rows=_ROWS[name])
     return None

@@ -28,4 +28,4 @@ def overflow(case: Case, right: Case) -> Sighting:
     large = {name: n for name, n in case.options if n != right.kwargs[name]}
     shown = " and ".join(f"{name} {n}" for name, n in large.items())
     smaller = ", ".join(f"{name}={right.kwargs[name]}" for name in large)
-    return Sighting("OPTION-OVERFLOWS", outright=True, figures={"shown": shown, "smaller": smaller})
+    return Sighting("OPTION-OVERFLOWS", outright=True, shown=shown, smaller=smaller)

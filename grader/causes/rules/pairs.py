@@ -27,9 +27,7 @@ def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
     if trace.count(Counter.UNKNOWN_READS) or trace.count(Counter.UNKNOWN_DOTS):
         return None  # keys in a form that is not recognised
     return Sighting(
-        "KEYS-NEVER-VISITED",
-        variant="nothing_read",
-        figures={"programs": trace.count(Counter.PROGRAMS)},
+        "KEYS-NEVER-VISITED", variant="nothing_read", programs=trace.count(Counter.PROGRAMS)
     )
 
 
@@ -40,9 +38,7 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
     if walk.product == "out":
         return _moves_otherwise(walk) or Sighting("K-AND-V-APART", line)
     pair = "k and of v" if walk.product == "dq" else "q and of dout"
-    return Sighting(
-        "ROWS-APART", line, variant="of_a_product", figures={"pair": pair, "product": walk.product}
-    )
+    return Sighting("ROWS-APART", line, variant="of_a_product", pair=pair, product=walk.product)
 
 
 def _moves_otherwise(walk: Walk) -> Sighting | None:
@@ -57,7 +53,10 @@ def _moves_otherwise(walk: Walk) -> Sighting | None:
         "K-AND-V-APART",
         row["line"],
         variant="moves_otherwise",
-        figures={"name": name, "step": row["step"], "size": row["size"], "due": due},
+        name=name,
+        step=row["step"],
+        size=row["size"],
+        due=due,
     )
 
 
@@ -79,7 +78,7 @@ def padding(case: Case, walk: Walk) -> Sighting | None:
         "PADDING-TAKEN",
         walk.mask_line or walk.trace.count(Counter.PADDING_LINE),
         located=walk.mask_line > 0,  # a mask that lets them through
-        figures={"last": case.seqlen_k - 1},
+        last=case.seqlen_k - 1,
     )
 
 
@@ -103,7 +102,7 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
             variant={"queries": "rows_are_queries", "keys": "rows_are_keys"}.get(
                 walk.mask_rows, ""
             ),
-            figures={"example": _example(walk)},
+            example=_example(walk),
         )
     for rows, columns, variant in (
         (query % tile_q, key % tile_k, ""),
@@ -118,7 +117,7 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
                     walk.mask_of(walk.extra | walk.missing),
                     located=True,
                     variant=variant,
-                    figures={"example": _example(walk)},
+                    example=_example(walk),
                 )
     return None
 
@@ -137,7 +136,10 @@ def by_tile_number(case: Case, walk: Walk) -> Sighting | None:
             return Sighting(
                 "MASK-BY-TILE-NUMBER",
                 walk.mask_of(masked),
-                figures={"what": what, "one": one, "size": size, "example": _example(walk)},
+                what=what,
+                one=one,
+                size=size,
+                example=_example(walk),
             )
     return None
 
@@ -160,7 +162,8 @@ def inverted(case: Case, walk: Walk) -> Sighting | None:
         "MASK-INVERTED",
         walk.mask_of(masked),
         located=True,
-        figures={"visible": _visible(walk), "example": _example(walk)},
+        visible=_visible(walk),
+        example=_example(walk),
     )
 
 
@@ -196,14 +199,12 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         again,
         located=located,
         variant=variant,
-        figures={
-            "pair": _folded(walk, query, key),
-            "row": _row(walk, walk.twice, "took"),
-            "loops": loops,
-            "number": f"{rows} {noun[rows != 1]}",
-            "query": query,
-            "key": key,
-        },
+        pair=_folded(walk, query, key),
+        row=_row(walk, walk.twice, "took"),
+        loops=loops,
+        number=f"{rows} {noun[rows != 1]}",
+        query=query,
+        key=key,
     )
 
 
@@ -261,7 +262,9 @@ def not_aligned(case: Case, walk: Walk) -> Sighting | None:
     return Sighting(
         "TILES-NOT-ALIGNED",
         walk.loop_line,
-        figures={"first": first, "size": walk.tile[1], "row": _row(walk, extra, "took")},
+        first=first,
+        size=walk.tile[1],
+        row=_row(walk, extra, "took"),
     )
 
 
@@ -280,9 +283,7 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
         row = _row(walk, extra, "took")
         masks = walk.masks[extra]
         if (masks == 2).all():
-            return Sighting(
-                "MASKED-SCORES-NOT-HIDDEN", walk.mask_of(extra), located=True, figures={"row": row}
-            )
+            return Sighting("MASKED-SCORES-NOT-HIDDEN", walk.mask_of(extra), located=True, row=row)
         if (masks == 0).all():
             line, variant = walk.scores_line, "not_masked"
             if walk.product != "out":
@@ -296,7 +297,9 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
             line,
             located=masked,
             variant=variant,
-            figures={"product": walk.product, "row": row, "tiles": odd_start(walk, extra)},
+            product=walk.product,
+            row=row,
+            tiles=odd_start(walk, extra),
         )
     if missing.any():
         return _missing(case, walk)
@@ -318,7 +321,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             walk.mask_of(missing) if masked else walk.loop_line,
             located=masked,
             variant="by_a_mask" if masked else "",
-            figures={"row": row},
+            row=row,
         )
     visited = walk.visited & missing
     if not visited.any():
@@ -328,17 +331,13 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
         return Sighting(
             "KEYS-NEVER-VISITED",
             walk.loop_line,
-            figures={
-                "visible": _visible(walk),
-                "row": row,
-                "loop": "queries" if walk.over_queries else "tiles",
-                "tiles": odd_start(walk, missing),
-            },
+            visible=_visible(walk),
+            row=row,
+            loop="queries" if walk.over_queries else "tiles",
+            tiles=odd_start(walk, missing),
         )
     if (visited == missing).all() and not (walk.met & missing).any():
-        return Sighting(
-            "K-AND-V-APART", walk.product_line, variant="met_no_rows", figures={"row": row}
-        )
+        return Sighting("K-AND-V-APART", walk.product_line, variant="met_no_rows", row=row)
     # Where every weight of a gradient is 0, lse or the scores made them so, and no mask.
     nothing_left = walk.product != "out" and bool((missing | ~walk.due).all())
     # A weight times a softmax_scale of 0 looks as if it were masked.
@@ -349,11 +348,9 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             "VISIBLE-KEYS-MASKED",
             walk.mask_of(missing),
             located=True,
-            figures={
-                "visible": _visible(walk),
-                "row": row,
-                "keys": "keys and queries" if walk.over_queries else "keys",
-            },
+            visible=_visible(walk),
+            row=row,
+            keys="keys and queries" if walk.over_queries else "keys",
         )
     return None
 

@@ -44,13 +44,11 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
             "STORED-ELSEWHERE",
             line,
             variant=variant,
-            figures={
-                "name": shown,
-                "row": of.beside(made),
-                "place": made.beside(of),
-                "whole_row": of.whole,
-                "whole_place": made.whole,
-            },
+            name=shown,
+            row=of.beside(made),
+            place=made.beside(of),
+            whole_row=of.whole,
+            whole_place=made.whole,
         )
     return None
 
@@ -89,7 +87,11 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
             "LAST-STORE-WINS",
             seen["line"],
             outright=True,
-            figures={"name": name, "one": one, "other": other, "where": where, "whole": whole},
+            name=name,
+            one=one,
+            other=other,
+            where=where,
+            whole=whole,
         )
     return None
 
@@ -122,16 +124,14 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     return Sighting(
         "HEADS-APART" if heads else "ROWS-APART",
         seen["line"],
-        of=names[0],
-        figures={
-            "one": names[0],
-            "other": names[1],
-            "row": first.beside(second),
-            "other_row": second.beside(first),
-            "whole_row": first.whole,
-            "whole_other": second.whole,
-            "note": note,
-        },
+        pointer=names[0],
+        one=names[0],
+        other=names[1],
+        row=first.beside(second),
+        other_row=second.beside(first),
+        whole_row=first.whole,
+        whole_other=second.whole,
+        note=note,
     )
 
 
@@ -156,21 +156,14 @@ def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
         product = int(trace.arrays["stored_products"][PRODUCTS.index(name)][0])
         if name in result.wrong and product and PRODUCTS[product - 1] == other:
             due, taken = ("k", "q") if name == "dq" else ("q", "k")
-            return Sighting(
-                "Q-AND-K-EXCHANGED", line, figures={"name": name, "taken": taken, "due": due}
-            )
+            return Sighting("Q-AND-K-EXCHANGED", line, name=name, taken=taken, due=due)
     return None
 
 
 def _along_keys(name: str, seen: dict[str, int]) -> Sighting:
     down = seen["weights"] == 1  # keys are columns, so queries go down
     rows, index = ("rows", "[:, None]") if down else ("columns", "[None, :]")
-    return Sighting(
-        "ALONG-THE-KEYS",
-        seen["line"],
-        located=True,
-        figures={"name": name, "rows": rows, "index": index},
-    )
+    return Sighting("ALONG-THE-KEYS", seen["line"], located=True, name=name, rows=rows, index=index)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,13 +29,11 @@ def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
                 return Sighting(
                     "WRONG-BATCH",
                     line,
-                    figures={
-                        "batch": batch,
-                        "operand": operand,
-                        "wrong_batch": wrong_batch,
-                        "q_head": q_head,
-                        "wrong_head": wrong_head,
-                    },
+                    batch=batch,
+                    operand=operand,
+                    wrong_batch=wrong_batch,
+                    q_head=q_head,
+                    wrong_head=wrong_head,
                 )
             # A program of kv heads may have read the query head.
             reads = "reads" if "out" in result.wrong else "is paired with"
@@ -43,16 +41,14 @@ def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
                 "WRONG-KV-HEAD",
                 line,
                 variant="" if group > 1 else "ungrouped",
-                figures={
-                    "q_head": q_head,
-                    "reads": reads,
-                    "operand": operand,
-                    "wrong_head": wrong_head,
-                    "due": q_head // group,
-                    "q_heads": case.num_q_heads,
-                    "kv_heads": case.num_kv_heads,
-                    "group": group,
-                },
+                q_head=q_head,
+                reads=reads,
+                operand=operand,
+                wrong_head=wrong_head,
+                due=q_head // group,
+                q_heads=case.num_q_heads,
+                kv_heads=case.num_kv_heads,
+                group=group,
             )
     return None
 
@@ -90,13 +86,11 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
             "WRONG-STRIDE",
             row["line"],
             variant=variant,
-            figures={
-                "name": name,
-                "owners": " and ".join(owners),
-                "moves": f"{got} element{'s'[: got != 1]}",
-                "what": what,
-                "due": due,
-            },
+            name=name,
+            owners=" and ".join(owners),
+            moves=f"{got} element{'s'[: got != 1]}",
+            what=what,
+            due=due,
         )
     return _between_tiles(rows, strides)
 
@@ -111,13 +105,11 @@ def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sight
                 "WRONG-STRIDE",
                 row["line"],
                 variant="between_tiles",
-                figures={
-                    "name": name,
-                    "owners": " and ".join(owners),
-                    "step": step,
-                    "size": size,
-                    "due": size * stride,
-                },
+                name=name,
+                owners=" and ".join(owners),
+                step=step,
+                size=size,
+                due=size * stride,
             )
     return None
 
@@ -128,7 +120,7 @@ def astray(case: Case, trace: Trace) -> Sighting | None:
     if not line or not 0 <= number < len(OPERANDS):
         return None
     name = OPERANDS[number]
-    return Sighting("READ-ASTRAY", line, figures={"name": name})
+    return Sighting("READ-ASTRAY", line, name=name)
 
 
 def heads_apart(case: Case, trace: Trace) -> Sighting | None:
@@ -137,7 +129,7 @@ def heads_apart(case: Case, trace: Trace) -> Sighting | None:
     if not line or not 0 <= number < len(OPERANDS):
         return None
     name = OPERANDS[number]
-    return Sighting("HEADS-APART", line, variant="weights", figures={"name": name})
+    return Sighting("HEADS-APART", line, variant="weights", name=name)
 
 
 def pointers(case: Case, walk: Walk) -> Sighting | None:
@@ -152,17 +144,13 @@ def pointers(case: Case, walk: Walk) -> Sighting | None:
             return Sighting(
                 "POINTER-STANDS-STILL",
                 row["line"],
-                figures={
-                    "name": name,
-                    "what": f"{size} rows",
-                    "along": "rows",
-                    "stride": "row stride",
-                },
+                name=name,
+                what=f"{size} rows",
+                along="rows",
+                stride="row stride",
             )
         if step == size != size * stride:
             return Sighting(
-                "POINTER-WITHOUT-STRIDE",
-                row["line"],
-                figures={"name": name, "size": size, "stride": stride},
+                "POINTER-WITHOUT-STRIDE", row["line"], name=name, size=size, stride=stride
             )
     return None

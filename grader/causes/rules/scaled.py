@@ -9,7 +9,7 @@ import torch
 
 from grader.causes.rules.fitted_logits import other_logit
 from grader.causes.rules.fitted_lse import other_lse
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import Expected, find_differences
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
@@ -65,11 +65,7 @@ def scaled(
         return None
     if apart > _UNEXPLAINED * (got[name].double() - truth).norm():
         return None
-    return Sighting(
-        "OUTPUT-SCALED",
-        traced=False,
-        figures={"name": name, "times": _words(case, factor), "factor": factor},
-    )
+    return by_numbers("OUTPUT-SCALED", name=name, times=_words(case, factor), factor=factor)
 
 
 def rows_scaled(
@@ -90,7 +86,7 @@ def rows_scaled(
     if (out - factors * truth).norm() > _UNEXPLAINED * (out - truth).norm():
         return None
     least, most = (float(getattr(factors, which)()) for which in ("min", "max"))
-    return Sighting("ROWS-SCALED", traced=False, figures={"least": least, "most": most})
+    return by_numbers("ROWS-SCALED", least=least, most=most)
 
 
 def delta_scaled(
@@ -125,9 +121,7 @@ def delta_scaled(
     are = " and ".join(wrong) + (" are those" if len(wrong) > 1 else " is that")
     inverse = 1.0 / case.head_dim
     mean = " (1/head_dim: a mean, not a sum)" if abs(times - inverse) < _ALIKE * inverse else ""
-    return Sighting(
-        "DELTA-SCALED", traced=False, figures={"times": times, "mean": mean, "are": are}
-    )
+    return by_numbers("DELTA-SCALED", times=times, mean=mean, are=are)
 
 
 def _words(case: Case, factor: float) -> str:

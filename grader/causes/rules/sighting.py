@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from grader.source.feeding import Spot
 from grader.spec.causes import Text, entry_of
 
 
-@dataclasses.dataclass(frozen=True)
 class Sighting:
     """A cause that was seen: `id` without the problem's prefix, and where.
 
@@ -25,18 +23,25 @@ class Sighting:
     known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
     kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
     looks different at different sizes. `outright`: it says more than a known mistake of the same
-    numbers. `of` is the name of the pointer, where no figure is.
+    numbers. `pointer` is the name of one, where no figure is.
     """
 
-    id: str
-    line: int = 0
-    located: bool = False
-    traced: bool = True
-    of_grid: bool = False
-    outright: bool = False
-    variant: str = ""
-    of: str = ""
-    figures: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    def __init__(
+        self,
+        id: str,
+        line: int = 0,
+        *,
+        located: bool = False,
+        traced: bool = True,
+        of_grid: bool = False,
+        outright: bool = False,
+        variant: str = "",
+        pointer: str = "",
+        **figures: object,
+    ) -> None:
+        self.id, self.line, self.located, self.variant = id, line, located, variant
+        self.traced, self.of_grid, self.outright = traced, of_grid, outright
+        self.pointer, self.figures = pointer, figures
 
     @functools.cached_property
     def text(self) -> Text:
@@ -47,8 +52,8 @@ class Sighting:
     def spot(self) -> Spot:
         """Where it shows: of which part, its table in grader/spec/causes says."""
         part = "" if self.located else entry_of(self.id).part
-        of = self.figures.get("operand") or self.figures.get("name") or ""
-        return Spot(self.line, self.located, part, self.of or str(of))
+        named = self.pointer or self.figures.get("operand") or self.figures.get("name") or ""
+        return Spot(self.line, self.located, part, str(named))
 
     @property
     def family(self) -> str:
@@ -59,6 +64,10 @@ class Sighting:
     def kind(self) -> Kind:
         """What it rests on."""
         return Kind.PROVED if self.outright else Kind.SEEN if self.traced else Kind.NUMBERS
+
+
+# What is known by the numbers of a result alone.
+by_numbers = functools.partial(Sighting, traced=False)
 
 
 @dataclasses.dataclass(frozen=True)

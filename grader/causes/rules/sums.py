@@ -14,7 +14,7 @@ def discarded(case: Case, walk: Walk) -> Sighting | None:
     line = int(walk.trace.arrays["discarded"][PRODUCTS.index(walk.product)])
     if not line:
         return None
-    return Sighting("PRODUCT-DISCARDED", line, located=True, figures={"product": walk.product})
+    return Sighting("PRODUCT-DISCARDED", line, located=True, product=walk.product)
 
 
 def scores_left_out(trace: Trace) -> Sighting | None:
@@ -32,7 +32,8 @@ def columns_apart(trace: Trace) -> Sighting | None:
                 seen["line"],
                 located=True,
                 variant=variant,
-                figures={"one": seen["one"], "other": seen["other"]},
+                one=seen["one"],
+                other=seen["other"],
             )
     return None
 
@@ -47,7 +48,9 @@ def turned(case: Case, trace: Trace) -> Sighting | None:
         "WEIGHTS-NOT-TRANSPOSED",
         line,
         located=values != "v",  # of scores of k and q, in that order, the same is seen
-        figures={"values": values, "axis": axis, "rows": rows},
+        values=values,
+        axis=axis,
+        rows=rows,
     )
 
 
@@ -65,10 +68,7 @@ def mixed(case: Case, trace: Trace) -> Sighting | None:
     query_side, key_side = MIXED[trace.count(Counter.MIXED)]
     due = {"q": "k", "dout": "v"}[query_side]
     return Sighting(
-        "WRONG-OPERAND",
-        line,
-        located=True,
-        figures={"query_side": query_side, "key_side": key_side, "due": due},
+        "WRONG-OPERAND", line, located=True, query_side=query_side, key_side=key_side, due=due
     )
 
 
@@ -94,7 +94,9 @@ def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
             "WRONG-PRODUCT",
             line,
             variant="of_out" if name == "out" else "",
-            of=due if name == "out" else "",
-            figures={"name": name, "factor": factor, "due": due},
+            pointer=due if name == "out" else "",
+            name=name,
+            factor=factor,
+            due=due,
         )
     return None
