@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from grader.causes.rules.fitted_lse import other_lse
+from grader.causes.outputs import Outputs
 from grader.causes.rules.look import look
 from grader.causes.rules.rows import elements_of_x
-from grader.causes.rules.scaled import delta_scaled, rows_scaled, scaled
+from grader.causes.rules.scaled import delta_scaled, other_lse, rows_scaled, scaled
 from grader.causes.rules.sighting import Result
 from grader.checks.correctness import expect
 from grader.isolate.session import Budget, Session
@@ -276,12 +276,12 @@ def test_an_output_that_is_off_by_a_factor_everywhere(given, factor, words):
     inputs = make_inputs(problem, case, case_seed(SEED, "scaled"))
     expected = expect(problem, case, inputs, ("lse",))
     got = {"lse": (factor * expected.truth["lse"]).float()}
-    found = scaled(case, ("lse",), got, expected)
+    found = scaled(Outputs("p05", case, inputs, got, expected), ("lse",))
     assert (found is None) == (words is None)
     assert found is None or words in found.text.title
     if found:
         got["lse"][0, 0, 0] += 1.0
-        assert scaled(case, ("lse",), got, expected) is None
+        assert scaled(Outputs("p05", case, inputs, got, expected), ("lse",)) is None
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_what_a_wrong_lse_is_made_of(factors, made):
     parts = (largest, total.log(), total)
     lse = sum(f * p for f, p in zip(factors, parts, strict=True)) if factors else total.sin()
     got = {"lse": lse.float()}
-    found = other_lse("p05", case, inputs, ("lse",), got, expected)
+    found = other_lse(Outputs("p05", case, inputs, got, expected), ("lse",))
     assert (found.figures["made"] if found else None) == made
 
 
@@ -316,9 +316,11 @@ def test_a_factor_of_next_to_nothing_is_none_where_most_of_what_came_out_is_left
     expected = expect(problem, case, inputs, ("out",))
     truth = expected.truth["out"]
     small = 1e-3 * truth
-    assert scaled(case, ("out",), {"out": small.half()}, expected) is not None
+    assert (
+        scaled(Outputs("p05", case, inputs, {"out": small.half()}, expected), ("out",)) is not None
+    )
     other = small + 0.05 * small.abs().max() * torch.randn(truth.shape, dtype=truth.dtype)
-    assert scaled(case, ("out",), {"out": other.half()}, expected) is None
+    assert scaled(Outputs("p05", case, inputs, {"out": other.half()}, expected), ("out",)) is None
 
 
 def test_rounding_that_shifts_the_mean_is_no_factor():
@@ -331,11 +333,11 @@ def test_rounding_that_shifts_the_mean_is_no_factor():
     got = {"out": cut.view(torch.float32)}
     factor = float((got["out"].double() * truth).sum() / (truth * truth).sum())
     assert 0.99 < factor < 0.999
-    assert scaled(case, ("out",), got, expected) is None
-    assert rows_scaled(("out",), got, expected) is None
+    assert scaled(Outputs("p05", case, inputs, got, expected), ("out",)) is None
+    assert rows_scaled(Outputs("p05", case, inputs, got, expected), ("out",)) is None
     of_factor = {"out": (factor * truth).float()}
-    assert scaled(case, ("out",), of_factor, expected) is not None
-    assert rows_scaled(("out",), of_factor, expected) is not None
+    assert scaled(Outputs("p05", case, inputs, of_factor, expected), ("out",)) is not None
+    assert rows_scaled(Outputs("p05", case, inputs, of_factor, expected), ("out",)) is not None
 
 
 @pytest.mark.parametrize(("times", "told"), [(0.5, True), (2.0, True), (1.02, False), (0.0, False)])
@@ -347,9 +349,9 @@ def test_how_often_delta_counts(times, told):
     (missing,) = (m for m in mistakes_for("p08") if m.id == "DELTA-MISSING")
     without = missing.fn(dict(inputs.all), case.kwargs)
     got = {n: without[n] + times * (t - without[n]) for n, t in expected.truth.items()}
-    found = delta_scaled("p08", case, inputs, ("dq", "dk"), got, expected)
+    found = delta_scaled(Outputs("p08", case, inputs, got, expected), ("dq", "dk"))
     assert (found is not None) == told
     assert found is None or f"{times:.3g} * delta" in found.text.title
     got["dq"] = got["dq"] + 0.1 * got["dq"].abs().max() * torch.randn_like(got["dq"])
-    assert delta_scaled("p08", case, inputs, ("dq", "dk"), got, expected) is None
-    assert delta_scaled("p08", case, inputs, ("dv",), got, expected) is None
+    assert delta_scaled(Outputs("p08", case, inputs, got, expected), ("dq", "dk")) is None
+    assert delta_scaled(Outputs("p08", case, inputs, got, expected), ("dv",)) is None

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 
 import torch
 
+from grader.causes.outputs import Outputs
 from grader.causes.rules.sighting import Sighting, by_numbers
-from grader.checks.correctness import Expected
-from grader.spec.cases import Case
-from grader.spec.inputs import Inputs
-from reference.variants import attend, case_of
+from reference.variants import Case as Known
+from reference.variants import attend
 
 _UNEXPLAINED = 1e-2  # of the error, at most
 _SHARE = 1e-3  # of a denominator: a term that has less cannot be read from it
@@ -59,22 +58,18 @@ class _Denominators:
         return term.masked_fill(~(share.abs() > _SHARE) | ~term.isfinite(), math.nan)
 
 
-def other_logit(
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    expected: Expected,
-) -> Sighting | None:
+def other_logit(wrong: Outputs) -> Sighting | None:
     """Say what stands in the denominator in place of exp(sink_logits[h])."""
-    if "out" not in got or "out" not in expected.truth or case.seqlen_q < _FEWEST:
+    case, got, truth = wrong.case, wrong.got.get("out"), wrong.expected.truth.get("out")
+    if got is None or truth is None or case.seqlen_q < _FEWEST:
         return None
-    if case.dtype != "fp32" or not bool(got["out"].isfinite().all()):
+    known = wrong.known
+    if case.dtype != "fp32" or known.sink_logits is None or not bool(got.isfinite().all()):
         return None
-    rows = _denominators(problem_id, case, inputs, got["out"].double(), expected.truth["out"])
-    if rows is None:
+    if not known.sink_logits.isfinite().all():
         return None
-    if rows.explained_by(_on_key_zero(problem_id, case, inputs)):
+    rows = _denominators(known, got.double(), truth)
+    if rows.explained_by(_on_key_zero(known)):
         return _told(variant="on_key_zero")
     for text, term in _candidates(rows):
         if rows.explained(term):
@@ -86,12 +81,7 @@ def other_logit(
     return _one_number(rows, found) or _counted(rows, found)
 
 
-def _denominators(
-    problem_id: str, case: Case, inputs: Inputs, got: torch.Tensor, truth: torch.Tensor
-) -> _Denominators | None:
-    known = case_of(problem_id, inputs.all, case.kwargs)
-    if known.sink_logits is None or not known.sink_logits.isfinite().all():
-        return None
+def _denominators(known: Known, got: torch.Tensor, truth: torch.Tensor) -> _Denominators:
     alone = attend(known, sink_logits=torch.full_like(known.sink_logits, -math.inf))
     keys = known.k[:, known.kv_heads]
     scores = (known.scale * known.q @ keys.mT).masked_fill(~known.visible(), -math.inf)
@@ -101,9 +91,8 @@ def _denominators(
     )  # fmt: skip
 
 
-def _on_key_zero(problem_id: str, case: Case, inputs: Inputs) -> torch.Tensor:
+def _on_key_zero(known: Known) -> torch.Tensor:
     """Return out where a logit changes the share of one key, as some models have it."""
-    known = case_of(problem_id, inputs.all, case.kwargs)
     scores = known.scores().masked_fill(~known.visible(), -math.inf).clone()
     scores[..., 0] += known.sink_logits[:, None]
     return scores.softmax(-1) @ known.values()

@@ -9,20 +9,19 @@ from collections.abc import Callable
 
 import torch
 
+from grader.causes.outputs import Outputs
 from grader.causes.rules.head import Head
 from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import ranges
 from grader.spec.cases import Case
-from grader.spec.inputs import Inputs
 from reference.variants import Case as Known
-from reference.variants import attend, case_of
+from reference.variants import attend
 from reference.variants_backward import row_delta
 
 _SAME = 1e-3  # relative, of two gradients of the logits: each is one number
 _APART = 5e-2  # of two counts
 _TILES = (64, 32, 16)
 _LOG2E = 1.0 / math.log(2.0)
-_LARGEST = 300.0  # exponent
 
 _far = functools.partial(by_numbers, "SINK-PAIRS")
 Sum = Callable[[torch.Tensor], torch.Tensor]
@@ -67,20 +66,17 @@ def far_pairs(case: Case, head: Head) -> Sighting | None:
     return None
 
 
-def logits(
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    truth: torch.Tensor,
-) -> Sighting | None:
+def logits(wrong: Outputs) -> Sighting | None:
     """The gradient of the sink logits is another sum of terms, each a weight times a factor.
 
     At most two parts of that differ from what is due, of one head one: more fit by chance.
     """
-    known = case_of(problem_id, inputs.all, case.kwargs)
-    grad = got["dsink_logits"].double()
-    if known.sink_logits is None or known.dout is None or bool(_alike(grad, truth)):
+    grad, truth = wrong.got.get("dsink_logits"), wrong.expected.truth.get("dsink_logits")
+    known = wrong.known
+    if grad is None or truth is None or known.sink_logits is None or known.dout is None:
+        return None
+    grad = grad.double()
+    if _alike(grad, truth):
         return None
     sink, lse, delta = known.sink_column(), attend(known)["lse"], row_delta(known)
     weights, factors = _weights(sink, lse, known.scale), _factors(sink, lse, delta)

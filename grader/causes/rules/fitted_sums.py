@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from grader.causes.outputs import Outputs, factors_of
 from grader.causes.rules.sighting import Sighting, by_numbers, line_of
 from grader.checks.correctness import Expected, element_errors, ranges
 from grader.kernel.observers.trace import Trace
@@ -23,24 +24,16 @@ _MOST_COUNT = 64.0
 _SPANS = 4  # different counts, that a message names
 
 
-def fittable(case: Case, got: dict[str, torch.Tensor]) -> bool:
-    """Whether there are enough rows, and digits."""
-    enough = case.dtype == "fp32" and case.rows is not None and case.rows >= _FEWEST
-    return enough and "y" in got and bool(got["y"].isfinite().all())
-
-
-def fitted(
-    case: Case, inputs: Inputs, got: dict[str, torch.Tensor], expected: Expected
-) -> Sighting | None:
+def fitted(wrong: Outputs) -> Sighting | None:
     """Return what a wrong y is made of, if few numbers say it."""
-    x, w = (inputs.all[name].double() for name in ("x", "w"))
-    y, truth = got["y"].double(), expected.truth["y"]
+    x, w = (wrong.inputs.all[name].double() for name in ("x", "w"))
+    y, truth = wrong.got["y"].double(), wrong.expected.truth["y"]
     off = y - truth
     if not bool(off.any()):
         return None
     return (
         _alike(y, truth)
-        or _rows_of_others(got["y"], expected)
+        or _rows_of_others(wrong.got["y"], wrong.expected)
         or _one_number_more(x, off)
         or _columns(x * w, y, off)
     )
@@ -117,10 +110,8 @@ def _columns(products: torch.Tensor, y: torch.Tensor, off: torch.Tensor) -> Sigh
             continue
         padded = torch.nn.functional.pad(products, (0, tiles * tile - cols))
         parts = padded.unflatten(1, (tiles, tile)).sum(2)
-        counts = torch.linalg.lstsq(parts, y[:, None], driver="gelsd").solution[:, 0]
-        if not counts.isfinite().all() or float(counts.abs().max()) > _MOST_COUNT:
-            continue
-        if float((parts @ counts - y).norm()) > _UNEXPLAINED * float(off.norm()):
+        counts = factors_of(parts.mT, y, _UNEXPLAINED * float(off.norm()))
+        if counts is None or float(counts.abs().max()) > _MOST_COUNT:
             continue
         told = _told(counts, tile, cols)
         if not told:
