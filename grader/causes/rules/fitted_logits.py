@@ -15,7 +15,6 @@ import torch
 
 from grader.causes.outputs import Outputs
 from grader.causes.rules.sighting import Sighting, by_numbers
-from reference.variants import Case as Known
 from reference.variants import attend
 
 _UNEXPLAINED = 1e-2  # of the error, at most
@@ -68,8 +67,12 @@ def other_logit(wrong: Outputs) -> Sighting | None:
         return None
     if not known.sink_logits.isfinite().all():
         return None
-    rows = _denominators(known, got.double(), truth)
-    if rows.explained_by(_on_key_zero(known)):
+    alone = attend(known, sink_logits=torch.full_like(known.sink_logits, -math.inf))
+    scores = known.scores().masked_fill(~known.visible(), -math.inf)
+    top, sinks = scores.amax(-1), known.sink_logits
+    rows = _Denominators(got.double(), truth, alone["out"], alone["lse"], top, sinks, known.scale)
+    scores[..., 0] += sinks[:, None]  # some models change the share of one key by it
+    if rows.explained_by(scores.softmax(-1) @ known.values()):
         return _told(variant="on_key_zero")
     for text, term in _candidates(rows):
         if rows.explained(term):
@@ -79,23 +82,6 @@ def other_logit(wrong: Outputs) -> Sighting | None:
     if not bool((known.sum(-1) >= _FEWEST // 2).all()) or not rows.explained(found.nan_to_num(0.0)):
         return None
     return _one_number(rows, found) or _counted(rows, found)
-
-
-def _denominators(known: Known, got: torch.Tensor, truth: torch.Tensor) -> _Denominators:
-    alone = attend(known, sink_logits=torch.full_like(known.sink_logits, -math.inf))
-    keys = known.k[:, known.kv_heads]
-    scores = (known.scale * known.q @ keys.mT).masked_fill(~known.visible(), -math.inf)
-    return _Denominators(
-        got, truth, alone["out"], alone["lse"], scores.amax(-1), known.sink_logits,
-        known.scale,
-    )  # fmt: skip
-
-
-def _on_key_zero(known: Known) -> torch.Tensor:
-    """Return out where a logit changes the share of one key, as some models have it."""
-    scores = known.scores().masked_fill(~known.visible(), -math.inf).clone()
-    scores[..., 0] += known.sink_logits[:, None]
-    return scores.softmax(-1) @ known.values()
 
 
 def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:

@@ -10,7 +10,7 @@ import torch
 from grader.causes.outputs import Outputs, factors_of, tiles_of
 from grader.causes.rules.head import TILES, Head
 from grader.causes.rules.sighting import Sighting, by_numbers
-from grader.checks.correctness import ranges
+from grader.checks.correctness import ranges, ranges_of
 from grader.spec.cases import Case
 from reference.variants import Case as Known
 from reference.variants import attend
@@ -158,9 +158,8 @@ def _shares(
 
 def _names(head: Head, groups: torch.Tensor, which: torch.Tensor, of_heads: bool) -> str:
     if of_heads:
-        heads = torch.zeros(head.first_head + len(groups), dtype=torch.bool)
-        heads[head.first_head :] = which
-        return f"query head{'s' if which.sum() > 1 else ''} {ranges(heads)}"
+        heads = [head.first_head + int(n) for n in torch.nonzero(which)]
+        return f"query head{'s' if len(heads) > 1 else ''} {ranges_of(heads)}"
     return f"{'keys' if head.name == 'dq' else 'queries'} {ranges(groups[which].any(0))}"
 
 

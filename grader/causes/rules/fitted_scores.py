@@ -114,7 +114,13 @@ def scale_of_some_tiles(rows: Rows) -> Sighting | None:
                     scale = torch.where(full == of_full, factor, rows.scale)
                     scores = (scale * rows.scores).masked_fill(~rows.visible, -math.inf)
                     if rows.explained(scores.softmax(-1) @ rows.values):
-                        return _told(rows, name, factor, of_full=of_full)
+                        return by_numbers(
+                            "SCALE-OF-SOME-TILES",
+                            variant="full_tiles" if of_full else "masked_tiles",
+                            factor=factor,
+                            named=f" ({name})" if name != "1" else "",
+                            due=rows.scale,
+                        )
     return None
 
 
@@ -126,14 +132,3 @@ def _full(rows: Rows, tile_q: int, tile_k: int) -> torch.Tensor:
     whole = padded.unflatten(1, (-1, tile_k)).unflatten(0, (-1, tile_q)).all(3).all(1)
     spread = whole.repeat_interleave(tile_q, 0).repeat_interleave(tile_k, 1)
     return spread[:queries, :keys]
-
-
-def _told(rows: Rows, name: str, factor: float, *, of_full: bool) -> Sighting:
-    shown = f" ({name})" if name != "1" else ""
-    return by_numbers(
-        "SCALE-OF-SOME-TILES",
-        variant="full_tiles" if of_full else "masked_tiles",
-        factor=factor,
-        named=shown,
-        due=rows.scale,
-    )

@@ -36,14 +36,6 @@ def first_nan(trace: Trace) -> tuple[int, str]:
     return trace.count(Counter.NAN_LINE), how
 
 
-def infinite(trace: Trace) -> Sighting | None:
-    """Weights that are no exponential of a number below 0."""
-    line = trace.count(Counter.INFINITE_LINE)
-    if not line:
-        return None
-    return Sighting("WEIGHTS-INFINITE", line)
-
-
 @dataclasses.dataclass(frozen=True)
 class Rounding:
     """A place that rounds to 16 bits, by its key in exact mode, and the outputs that suffer.

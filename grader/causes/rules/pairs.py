@@ -13,7 +13,7 @@ from grader.causes.rules.left_out import (
     skipped_rows,
     uneven,
 )
-from grader.causes.rules.sighting import Sighting, accesses, key_range, operand_of, query_range
+from grader.causes.rules.sighting import Sighting, accesses, key_range, query_range
 from grader.checks.walk import Walk
 from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
@@ -21,7 +21,7 @@ from grader.spec.cases import Case
 
 def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
     """Programs that end before they have read a key."""
-    read = {operand_of(row) for row in accesses(trace)}
+    read = {row["name"] for row in accesses(trace)}
     if read & {"k", "v"} or not trace.count(Counter.PROGRAMS):
         return None
     if trace.count(Counter.UNKNOWN_READS) or trace.count(Counter.UNKNOWN_DOTS):
@@ -43,12 +43,12 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
 
 def _moves_otherwise(walk: Walk) -> Sighting | None:
     """Say which of K and V does not move by one tile where the other does."""
-    loads = [row for row in accesses(walk.trace) if operand_of(row) in ("k", "v")]
+    loads = [row for row in accesses(walk.trace) if row["name"] in ("k", "v")]
     moves = [row for row in loads if row["step"] != row["size"] * row["stride"]]
     if len(loads) != 2 or len(moves) != 1:
         return None
     (row,) = moves
-    name, due = operand_of(row), row["size"] * row["stride"]
+    name, due = row["name"], row["size"] * row["stride"]
     return Sighting(
         "K-AND-V-APART",
         row["line"],
@@ -83,7 +83,7 @@ def padding(case: Case, walk: Walk) -> Sighting | None:
 
 
 def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
-    """A causal mask that compares positions inside the tiles."""
+    """A causal mask that compares positions inside the tiles, or a key with a query."""
     if _before_the_window(case).any() or walk.due.all() or walk.twice.any():
         return None
     if not walk.missing.any() and not walk.extra.any():
@@ -93,32 +93,17 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
     tile_q, tile_k = walk.tile
     query, key = np.arange(case.seqlen_q)[:, None], np.arange(case.seqlen_k)[None, :]
     full = key // tile_k * tile_k + tile_k - 1 <= query // tile_q * tile_q
-    turned = query <= key
-    if any((guess & walk.visited == walk.taken).all() for guess in (turned, turned | full)):
-        return Sighting(
-            "MASK-TRANSPOSED",
-            walk.mask_of(walk.extra | walk.missing),
-            located=True,
-            variant={"queries": "rows_are_queries", "keys": "rows_are_keys"}.get(
-                walk.mask_rows, ""
-            ),
-            example=_example(walk),
-        )
-    for rows, columns, variant in (
-        (query % tile_q, key % tile_k, ""),
-        (query, key % tile_k, ""),
-        (query % tile_q, key, "of_one_side"),  # of keys that are numbered too high the same is seen
+    inside, sides = "MASK-INSIDE-THE-TILE", {"queries": "rows_are_queries", "keys": "rows_are_keys"}
+    for id, rows, columns, variant in (
+        ("MASK-TRANSPOSED", key, query, sides.get(walk.mask_rows, "")),
+        (inside, query % tile_q, key % tile_k, ""),
+        (inside, query, key % tile_k, ""),
+        (inside, query % tile_q, key, "of_one_side"),  # keys numbered too high look the same
     ):
-        masked = columns <= rows
-        for guess in (masked, masked | full):
-            if (guess & walk.visited == walk.taken).all():
-                return Sighting(
-                    "MASK-INSIDE-THE-TILE",
-                    walk.mask_of(walk.extra | walk.missing),
-                    located=True,
-                    variant=variant,
-                    example=_example(walk),
-                )
+        shown = columns <= rows
+        if any((guess & walk.visited == walk.taken).all() for guess in (shown, shown | full)):
+            line = walk.mask_of(walk.extra | walk.missing)
+            return Sighting(id, line, located=True, variant=variant, example=_example(walk))
     return None
 
 
@@ -168,8 +153,11 @@ def inverted(case: Case, walk: Walk) -> Sighting | None:
 
 
 def twice(case: Case, walk: Walk) -> Sighting | None:
-    if not walk.twice.any() or _of_several_products(walk) or _by_programs_alike(walk):
+    if not walk.twice.any() or _of_several_products(walk):
         return None
+    some_heads_missing = bool(missing_heads(walk).any())
+    if walk.product == "out" and some_heads_missing and bool((walk.twice == walk.taken).all()):
+        return None  # by whole programs: some heads are computed twice over, and others not at all
     if walk.over_queries and walk.missing.any():
         of_heads = heads_never_taken(walk) or (uneven(walk) if is_uneven(walk) else None)
         if of_heads is not None:
@@ -191,6 +179,9 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         masks = [walk.mask_of(walk.taken & ~walk.twice & side) for side in (left, ~left)]
         located = 0 not in masks and masks[0] != masks[1]
         first = again = masks[before] if located else again
+    pair = f"query {query} takes key {key}"
+    if walk.product != "out":
+        pair = f"{walk.product} takes the pair of query {query} and key {key}"
     loops = f"; first in the loop of line {first}" if first not in (0, again) else ""
     rows = int(walk.twice.any(2 if walk.over_queries else 3).sum())
     noun = ("key", "keys") if walk.over_queries else ("query", "queries")
@@ -199,7 +190,7 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         again,
         located=located,
         variant=variant,
-        pair=_folded(walk, query, key),
+        pair=pair,
         row=_row(walk, walk.twice, "took"),
         loops=loops,
         number=f"{rows} {noun[rows != 1]}",
@@ -223,12 +214,6 @@ def _out_of_reach(case: Case, walk: Walk) -> np.ndarray:
     end = first + tile_k - 1 + case.kwargs.get("window_size", case.seqlen_q)
     beyond: np.ndarray = query >= first + -(-(end - first) // tile_q) * tile_q
     return beyond
-
-
-def _by_programs_alike(walk: Walk) -> bool:
-    """Whether some heads are computed twice over, and others not at all: by whole programs."""
-    some = bool(missing_heads(walk).any())
-    return walk.product == "out" and some and bool((walk.twice == walk.taken).all())
 
 
 def _of_several_products(walk: Walk) -> bool:
@@ -353,12 +338,6 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             keys="keys and queries" if walk.over_queries else "keys",
         )
     return None
-
-
-def _folded(walk: Walk, query: int, key: int) -> str:
-    if walk.product == "out":
-        return f"query {query} takes key {key}"
-    return f"{walk.product} takes the pair of query {query} and key {key}"
 
 
 def _visible(walk: Walk) -> str:

@@ -104,7 +104,7 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     kinds = TAGGED[seen["one"]], TAGGED[seen["other"]]
     if kinds == ("k", "k") and {"out", "lse"} & set(result.wrong):
         # One number per key meets that of another key: a maximum or a sum along the wrong axis.
-        return sums.over_queries(trace)
+        return sums.at_line(trace, Counter.OVER_QUERIES_LINE)
     delta = seen["weights"] or "dout" in kinds
     names = ["delta" if delta else "lse"] if STATISTIC in kinds else []
     names = [(names[0] if kind == STATISTIC else kind) for kind in kinds]
@@ -144,7 +144,17 @@ def along_keys(trace: Trace, result: Result) -> Sighting | None:
     if keys not in ("k", "v"):
         return None
     exchanged = _exchanged(trace, result, seen["line"])
-    return exchanged or _along_keys("lse" if keys == "k" else "delta", seen)
+    if exchanged is not None:
+        return exchanged
+    down = seen["weights"] == 1  # keys are columns, so queries go down
+    return Sighting(
+        "ALONG-THE-KEYS",
+        seen["line"],
+        located=True,
+        name="lse" if keys == "k" else "delta",
+        rows="rows" if down else "columns",
+        index="[:, None]" if down else "[None, :]",
+    )
 
 
 def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
@@ -158,12 +168,6 @@ def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
             due, taken = ("k", "q") if name == "dq" else ("q", "k")
             return Sighting("Q-AND-K-EXCHANGED", line, name=name, taken=taken, due=due)
     return None
-
-
-def _along_keys(name: str, seen: dict[str, int]) -> Sighting:
-    down = seen["weights"] == 1  # keys are columns, so queries go down
-    rows, index = ("rows", "[:, None]") if down else ("columns", "[None, :]")
-    return Sighting("ALONG-THE-KEYS", seen["line"], located=True, name=name, rows=rows, index=index)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, operand_of
+from grader.causes.rules.sighting import Result, Sighting, line_of, repeated
 from grader.checks.correctness import ranges
 from grader.checks.walk import Walk
 from grader.kernel.observers.trace import GRADIENTS, Counter, Trace
@@ -146,9 +146,8 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
         return None
     if not reads.any():
         return _nothing_read(trace)
-    for row in accesses(trace):
-        repeated = row["count"] > row["programs"] and operand_of(row) == "x"
-        if repeated and row["step"] == 0 and not reads.all():
+    for row in repeated(trace, "x"):
+        if row["step"] == 0 and not reads.all():
             return Sighting(
                 "POINTER-STANDS-STILL",
                 row["line"],
@@ -178,14 +177,13 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
 def elements_of_w(case: Case, trace: Trace) -> Sighting | None:
     """A pointer to w that stays where it is while the one to x moves."""
     reads = trace.arrays["visits"].sum(axis=0, dtype=np.int64)
-    for row in accesses(trace):
-        repeated = row["count"] > row["programs"] and operand_of(row) == "w"
-        if repeated and row["step"] == 0 and row["size"] < case.cols and (reads == 1).all():
+    for row in repeated(trace, "w"):
+        if row["step"] == 0 and row["size"] < case.cols and (reads == 1).all():
             return Sighting(
                 "POINTER-STANDS-STILL",
                 row["line"],
                 name="w",
-                what=_elements(row["size"]),
+                what="element" if row["size"] == 1 else f"{row['size']} elements",
                 along="columns",
                 stride="stride of w",
             )
@@ -197,12 +195,5 @@ def _nothing_read(trace: Trace) -> Sighting | None:
     programs = trace.count(Counter.PROGRAMS)
     if not programs or trace.count(Counter.UNKNOWN_READS):
         return None
-    return Sighting(
-        "COLUMNS-NEVER-READ",
-        variant="none_read",
-        programs=f"{programs} program{'s' if programs > 1 else ''}",
-    )
-
-
-def _elements(size: int) -> str:
-    return f"{size} elements" if size > 1 else "element"
+    text = f"{programs} program{'s' if programs > 1 else ''}"
+    return Sighting("COLUMNS-NEVER-READ", variant="none_read", programs=text)

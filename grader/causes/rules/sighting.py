@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -86,17 +87,21 @@ class Result:
     computed_nan: bool = False
 
 
-def accesses(trace: Trace) -> list[dict[str, int]]:
-    return [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
+def accesses(trace: Trace) -> list[dict[str, Any]]:
+    """Return the accesses by the columns of `ACCESS`, and the `name` of what each reads."""
+    rows = [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
+    return [{"name": OPERANDS[row["operand"] - 1], **row} for row in rows]
 
 
-def operand_of(row: dict[str, int]) -> str:
-    return OPERANDS[row["operand"] - 1]
+def repeated(trace: Trace, *names: str) -> list[dict[str, Any]]:
+    """Return the accesses of some operands that programs make more than once each."""
+    rows = [row for row in accesses(trace) if row["count"] > row["programs"]]
+    return [row for row in rows if row["name"] in names]
 
 
 def line_of(trace: Trace, operand: str) -> int:
     """Return the first line that reads an operand; 0 if several kernels do: of which is it?"""
-    rows = [row for row in accesses(trace) if operand_of(row) == operand]
+    rows = [row for row in accesses(trace) if row["name"] == operand]
     return rows[0]["line"] if len({row["kernel"] for row in rows}) == 1 else 0
 
 

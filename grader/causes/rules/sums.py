@@ -17,6 +17,21 @@ def discarded(case: Case, walk: Walk) -> Sighting | None:
     return Sighting("PRODUCT-DISCARDED", line, located=True, product=walk.product)
 
 
+def at_line(trace: Trace, counter: Counter) -> Sighting | None:
+    """A line that only a mistake has.
+
+    A tile that is not transposed, a maximum or a sum over queries, or weights that are no
+    exponential of a number below 0.
+    """
+    line = trace.count(counter)
+    id = {
+        Counter.CROSSED_LINE: "TILE-NOT-TRANSPOSED",
+        Counter.OVER_QUERIES_LINE: "REDUCED-OVER-QUERIES",
+        Counter.INFINITE_LINE: "WEIGHTS-INFINITE",
+    }[counter]
+    return Sighting(id, line, located=counter != Counter.INFINITE_LINE) if line else None
+
+
 def scores_left_out(trace: Trace) -> Sighting | None:
     line = int(trace.arrays["discarded"][SCORES])
     return Sighting("PRODUCT-LEFT-OUT", line, located=True) if line else None
@@ -54,13 +69,6 @@ def turned(case: Case, trace: Trace) -> Sighting | None:
     )
 
 
-def over_queries(trace: Trace) -> Sighting | None:
-    line = trace.count(Counter.OVER_QUERIES_LINE)
-    if not line:
-        return None
-    return Sighting("REDUCED-OVER-QUERIES", line, located=True)
-
-
 def mixed(case: Case, trace: Trace) -> Sighting | None:
     line = trace.count(Counter.MIXED_LINE)
     if not line or not 0 <= trace.count(Counter.MIXED) < len(MIXED):
@@ -70,13 +78,6 @@ def mixed(case: Case, trace: Trace) -> Sighting | None:
     return Sighting(
         "WRONG-OPERAND", line, located=True, query_side=query_side, key_side=key_side, due=due
     )
-
-
-def not_transposed(case: Case, trace: Trace) -> Sighting | None:
-    line = trace.count(Counter.CROSSED_LINE)
-    if not line:
-        return None
-    return Sighting("TILE-NOT-TRANSPOSED", line, located=True)
 
 
 def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
