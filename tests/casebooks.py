@@ -7,7 +7,7 @@ import torch
 import reference
 from grader.causes import diagnose, known_mistakes
 from grader.causes.diagnose import Casebook
-from grader.causes.known_mistakes import WrongResult
+from grader.causes.outputs import Outputs
 from grader.causes.rules import sighting
 from grader.checks.correctness import expect
 from grader.spec.cases import resolve
@@ -46,7 +46,8 @@ class Book:
         got = {n: torch.where(t.isnan(), expected.truth[n], t) for n, t in got.items()}
         own = {n: t.to(torch.float32 if n == "lse" else DTYPES[dtype]) for n, t in got.items()}
         again = functools.partial(self.recompute, inputs, expected)
-        self.book.add_wrong(WrongResult(place, case, inputs, own, expected, again))
+        wrong = Outputs(self.problem.id, case, inputs, own, expected)
+        self.book.add_wrong(place, wrong, again)
 
     def recompute(self, inputs, expected):
         self.recomputed += 1

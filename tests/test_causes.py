@@ -5,6 +5,7 @@
 
 import ast
 import functools
+import inspect
 import itertools
 import re
 import string
@@ -13,6 +14,7 @@ from functools import partial
 import pytest
 
 import reference
+from grader.causes.rules.sighting import Sighting
 from grader.commands.explain import page as causes_page
 from grader.commands.explain.command import render
 from grader.report import history
@@ -70,10 +72,11 @@ def sightings():
     found = []
     for path in sorted(RULES.glob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
-        partial = {"Sighting": []}
+        partial = {"Sighting": [], "by_numbers": [ast.keyword("traced", ast.Constant(False))]}
         for made in tree.body:
-            if isinstance(made, ast.Assign) and "(Sighting," in ast.unparse(made.value):
-                partial[ast.unparse(made.targets[0])] = [*made.value.args[1:], *made.value.keywords]
+            if isinstance(made, ast.Assign) and "(by_numbers, " in ast.unparse(made.value):
+                given = [*made.value.args[1:], *made.value.keywords]
+                partial[ast.unparse(made.targets[0])] = [*given, *partial["by_numbers"]]
         for function in (n for n in tree.body if isinstance(n, ast.FunctionDef)):
             for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
                 given = partial.get(ast.unparse(call.func))
@@ -81,10 +84,11 @@ def sightings():
                     continue
                 given = [*given, *call.args, *call.keywords]
                 named = {k.arg: k.value for k in given if isinstance(k, ast.keyword)}
-                id, variant = given[0], named.get("variant", ast.Constant(""))
+                id = next(k for k in given if not isinstance(k, ast.keyword))
+                variant = named.get("variant", ast.Constant(""))
                 ids = strings(function if isinstance(id, ast.Name) else id) & entries().keys()
                 variants = strings(function if isinstance(variant, ast.Name) else variant)
-                figures = {key.value for key in getattr(named.get("figures"), "keys", [])}
+                figures = named.keys() - inspect.signature(Sighting).parameters.keys()
                 found.append((path.name, ids, variants, figures, "traced" not in named))
     return found
 

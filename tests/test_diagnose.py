@@ -8,7 +8,7 @@ import torch
 
 import reference
 from grader.causes import diagnose, known_mistakes
-from grader.causes.known_mistakes import WrongResult
+from grader.causes.outputs import Outputs
 from grader.causes.rules.sighting import Sighting
 from grader.spec.problem import load_problem
 from tests.casebooks import Book, casebooks, made_up
@@ -163,7 +163,8 @@ def test_numbers_that_a_mistake_makes_huge_are_rounded_as_the_largest(book):
         out = out + off * out.abs().amax()
         got = {"out": out.float(), "lse": expected.truth["lse"]}
         again = functools.partial(found.recompute, inputs, expected)
-        found.book.add_wrong(WrongResult(("plain", 0), case, inputs, got, expected, again))
+        wrong = Outputs("p03", case, inputs, got, expected)
+        found.book.add_wrong(("plain", 0), wrong, again)
         assert set(found.named()) == named
 
 

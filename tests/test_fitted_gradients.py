@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.sighting import Sighting
 from grader.checks.correctness import Expected, expect
@@ -34,8 +35,9 @@ def told(problem_id: str, check: str, number: int, make: Callable[[Case], Made])
     known = case_of(problem_id, inputs.all, case.kwargs)
     got = {name: truth.float() for name, truth in expected.truth.items()}
     got |= {name: made.float() for name, made in make(known).items()}
-    assert fittable(case, got)
-    return fitted(problem_id, case, inputs, got, expected)
+    wrong = Outputs(problem_id, case, inputs, got, expected)
+    assert fittable(wrong)
+    return fitted(wrong)
 
 
 def of_slope(slope: Callable[[Case, torch.Tensor, torch.Tensor], torch.Tensor]):
@@ -342,8 +344,8 @@ def test_another_term_than_the_sink_logit_is_told(make, words: str) -> None:
 def test_a_wrong_row_sum_is_told_by_what_it_is_made_of(make, id: str | None, title: str) -> None:
     case, inputs, expected = given("p02", "plain", 1)
     x, w = (inputs.all[name].double() for name in ("x", "w"))
-    got = {"y": make(x, w).float()}
-    assert fittable(case, got)
-    found = fitted("p02", case, inputs, got, expected)
+    wrong = Outputs("p02", case, inputs, {"y": make(x, w).float()}, expected)
+    assert fittable(wrong)
+    found = fitted(wrong)
     assert (found and found.id) == id
     assert found is None or title in found.text.title

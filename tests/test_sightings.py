@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 
@@ -9,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from grader.causes.rules.fitted_lse import other_lse
+from grader.causes.outputs import Outputs
 from grader.causes.rules.look import look
 from grader.causes.rules.rows import elements_of_x
-from grader.causes.rules.scaled import delta_scaled, rows_scaled, scaled
+from grader.causes.rules.scaled import delta_scaled, other_lse, rows_scaled, scaled
 from grader.causes.rules.sighting import Result
 from grader.checks.correctness import expect
 from grader.isolate.session import Budget, Session
@@ -25,7 +26,6 @@ from grader.spec.cases import Case, resolve
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem, problem_ids
 from reference import mistakes_for
-from reference.variants import case_of
 from tests import forked
 from tests.harness import SEED, judge, model_answer, whole_answer
 from tests.shares import drawn
@@ -257,6 +257,17 @@ def test_two_programs_that_store_are_no_mistake_by_themselves(second, seen) -> N
     assert not table[1:].any()
 
 
+def outputs(problem_id, names, given, make=lambda truth: truth, dtype="fp32"):
+    """A call of which the outputs `names` are what `make` makes of the right ones."""
+    problem = load_problem(problem_id)
+    case = resolve(problem.base.given | given, dtype, SEED)
+    inputs = make_inputs(problem, case, case_seed(SEED, "numbers"))
+    expected = expect(problem, case, inputs, names)
+    own = torch.float16 if dtype == "fp16" else torch.float32
+    got = {name: make(truth).to(own) for name, truth in expected.truth.items()}
+    return Outputs(problem_id, case, inputs, got, expected)
+
+
 @pytest.mark.parametrize(
     ("given", "factor", "words"),
     [
@@ -271,17 +282,13 @@ def test_two_programs_that_store_are_no_mistake_by_themselves(second, seen) -> N
     ],
 )
 def test_an_output_that_is_off_by_a_factor_everywhere(given, factor, words):
-    problem = load_problem("p05")
-    case = resolve(problem.base.given | given, "fp32", SEED)
-    inputs = make_inputs(problem, case, case_seed(SEED, "scaled"))
-    expected = expect(problem, case, inputs, ("lse",))
-    got = {"lse": (factor * expected.truth["lse"]).float()}
-    found = scaled(case, ("lse",), got, expected)
+    wrong = outputs("p05", ("lse",), given, lambda lse: factor * lse)
+    found = scaled(wrong, ("lse",))
     assert (found is None) == (words is None)
     assert found is None or words in found.text.title
     if found:
-        got["lse"][0, 0, 0] += 1.0
-        assert scaled(case, ("lse",), got, expected) is None
+        wrong.got["lse"][0, 0, 0] += 1.0
+        assert scaled(wrong, ("lse",)) is None
 
 
 @pytest.mark.parametrize(
@@ -295,61 +302,50 @@ def test_an_output_that_is_off_by_a_factor_everywhere(given, factor, words):
     ],
 )
 def test_what_a_wrong_lse_is_made_of(factors, made):
-    problem = load_problem("p05")
-    case = resolve(problem.base.given | {"seqlen": 64}, "fp32", SEED)
-    inputs = make_inputs(problem, case, case_seed(SEED, "lse"))
-    expected = expect(problem, case, inputs, ("lse",))
-    known = case_of("p05", inputs.all, case.kwargs)
-    largest = known.scores().masked_fill(~known.visible(), -math.inf).amax(-1)
-    total = (expected.truth["lse"] - largest).exp()
+    wrong = outputs("p05", ("lse",), {"seqlen": 64})
+    largest = wrong.known.masked().amax(-1)
+    total = (wrong.expected.truth["lse"] - largest).exp()
     parts = (largest, total.log(), total)
     lse = sum(f * p for f, p in zip(factors, parts, strict=True)) if factors else total.sin()
-    got = {"lse": lse.float()}
-    found = other_lse("p05", case, inputs, ("lse",), got, expected)
+    wrong.got["lse"] = lse.float()
+    found = other_lse(wrong, ("lse",))
     assert (found.figures["made"] if found else None) == made
 
 
 def test_a_factor_of_next_to_nothing_is_none_where_most_of_what_came_out_is_left():
-    problem = load_problem("p05")
-    case = resolve(problem.base.given | {"seqlen": 128}, "fp16", SEED)
-    inputs = make_inputs(problem, case, case_seed(SEED, "small"))
-    expected = expect(problem, case, inputs, ("out",))
-    truth = expected.truth["out"]
-    small = 1e-3 * truth
-    assert scaled(case, ("out",), {"out": small.half()}, expected) is not None
-    other = small + 0.05 * small.abs().max() * torch.randn(truth.shape, dtype=truth.dtype)
-    assert scaled(case, ("out",), {"out": other.half()}, expected) is None
+    def mostly_noise(out):
+        return 1e-3 * out + 5e-5 * out.abs().max() * torch.randn(out.shape, dtype=out.dtype)
+
+    for make, is_told in ((lambda out: 1e-3 * out, True), (mostly_noise, False)):
+        wrong = outputs("p05", ("out",), {"seqlen": 128}, make, "fp16")
+        assert (scaled(wrong, ("out",)) is not None) == is_told
 
 
 def test_rounding_that_shifts_the_mean_is_no_factor():
-    problem = load_problem("p05")
-    case = resolve(problem.base.given | {"seqlen": 128}, "fp32", SEED)
-    inputs = make_inputs(problem, case, case_seed(SEED, "rounded"))
-    expected = expect(problem, case, inputs, ("out",))
-    truth = expected.truth["out"]
-    cut = truth.float().view(torch.int32) & ~0x1FFFF  # towards zero, to 7 bits
-    got = {"out": cut.view(torch.float32)}
-    factor = float((got["out"].double() * truth).sum() / (truth * truth).sum())
+    def cut(out):  # towards zero, to 7 bits
+        return (out.float().view(torch.int32) & ~0x1FFFF).view(torch.float32)
+
+    rounded = outputs("p05", ("out",), {"seqlen": 128}, cut)
+    truth = rounded.expected.truth["out"]
+    factor = float((rounded.got["out"].double() * truth).sum() / (truth * truth).sum())
     assert 0.99 < factor < 0.999
-    assert scaled(case, ("out",), got, expected) is None
-    assert rows_scaled(("out",), got, expected) is None
-    of_factor = {"out": (factor * truth).float()}
-    assert scaled(case, ("out",), of_factor, expected) is not None
-    assert rows_scaled(("out",), of_factor, expected) is not None
+    of_factor = dataclasses.replace(rounded, got={"out": (factor * truth).float()})
+    for rule in (scaled, rows_scaled):
+        assert rule(rounded, ("out",)) is None
+        assert rule(of_factor, ("out",)) is not None
 
 
 @pytest.mark.parametrize(("times", "told"), [(0.5, True), (2.0, True), (1.02, False), (0.0, False)])
 def test_how_often_delta_counts(times, told):
-    problem = load_problem("p08")
-    case = resolve(problem.base.given | {"seqlen": 64}, "fp32", SEED)
-    inputs = make_inputs(problem, case, case_seed(SEED, "delta"))
-    expected = expect(problem, case, inputs, ("dq", "dk"))
+    wrong = outputs("p08", ("dq", "dk"), {"seqlen": 64})
     (missing,) = (m for m in mistakes_for("p08") if m.id == "DELTA-MISSING")
-    without = missing.fn(dict(inputs.all), case.kwargs)
-    got = {n: without[n] + times * (t - without[n]) for n, t in expected.truth.items()}
-    found = delta_scaled("p08", case, inputs, ("dq", "dk"), got, expected)
+    without = missing.fn(dict(wrong.inputs.all), wrong.case.kwargs)
+    for name, truth in wrong.expected.truth.items():
+        wrong.got[name] = without[name] + times * (truth - without[name])
+    found = delta_scaled(wrong, ("dq", "dk"))
     assert (found is not None) == told
     assert found is None or f"{times:.3g} * delta" in found.text.title
-    got["dq"] = got["dq"] + 0.1 * got["dq"].abs().max() * torch.randn_like(got["dq"])
-    assert delta_scaled("p08", case, inputs, ("dq", "dk"), got, expected) is None
-    assert delta_scaled("p08", case, inputs, ("dv",), got, expected) is None
+    noise = torch.randn_like(wrong.got["dq"])
+    wrong.got["dq"] += 0.1 * wrong.got["dq"].abs().max() * noise
+    assert delta_scaled(wrong, ("dq", "dk")) is None
+    assert delta_scaled(wrong, ("dv",)) is None

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 import reference
 from grader.base.background import Behind
 from grader.causes.decide import PLAIN, Hypothesis, Kind, Place, decide
-from grader.causes.known_mistakes import KnownMistakes, Recompute, WrongResult
+from grader.causes.known_mistakes import KnownMistakes, Recompute
+from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.sighting import Sighting
 from grader.source.submission import Source
@@ -67,17 +68,17 @@ class Casebook:
         self._behind = Behind(_MOST_WAITING)
         self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
 
-    def add_wrong(self, wrong: WrongResult) -> None:
-        """Take a wrong result in; it is looked at while others come in."""
-        place, case, got = wrong.place, wrong.case, wrong.got
+    def add_wrong(self, place: Place, wrong: Outputs, recompute: Recompute) -> None:
+        """Take a wrong result in; it is looked at while others come in.
+
+        `recompute` gives its inputs and what was expected again.
+        """
         self._wrong.append(place)
         of_check = sum(check == place[0] for check, _ in self._to_fit)
         few = len(self._to_fit) < _MOST_FITTED and of_check < _MOST_FITTED_OF_CHECK
-        if few and fittable(case, got):
-            numbers = wrong.inputs, got, wrong.expected
-            fit = functools.partial(fitted, self._problem.id, case, *numbers)
-            self._to_fit.setdefault(place, fit)
-        self._behind.add(functools.partial(self._known.compare, wrong))
+        if few and fittable(wrong):
+            self._to_fit.setdefault(place, functools.partial(fitted, wrong))
+        self._behind.add(functools.partial(self._known.compare, place, wrong, recompute))
 
     def add_numbers(self, place: Place, look: Callable[[], Sighting | None]) -> None:
         """Take in what the numbers of a wrong result say alone.

@@ -158,7 +158,9 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
         follows &= much_closer | (off <= _NEXT_TO_FEW * size)
     infinite = mistaken.isinf()
     if infinite.any():
-        follows = torch.where(infinite, _as_far(got, mistaken), follows)
+        # So far down is what stands for -inf.
+        as_far = (got == mistaken) | (mistaken < 0.0) & (got <= _NEXT_TO_MINUS_INF)
+        follows = torch.where(infinite, as_far, follows)
     apart = moved > (_APART if close is expected else _APART_IF_EXACT)
     apart &= moved_close > 5.0 * near
     consistent = bool((result.right[name] | follows | undetermined).all())
@@ -194,11 +196,6 @@ def _stops_short(
     shares = ((got - mistaken)[followed][far] / way[far]).sort().values
     low, middle, high = (float(shares[int(q * (len(shares) - 1))]) for q in (0.05, 0.5, 0.95))
     return abs(middle) > _SHORT and high - low < _SHORT_SPREAD * abs(middle)
-
-
-def _as_far(got: torch.Tensor, mistaken: torch.Tensor) -> torch.Tensor:
-    """Whether a number is infinite as predicted, or so far down as what stands for -inf."""
-    return (got == mistaken) | (mistaken < 0.0) & (got <= _NEXT_TO_MINUS_INF)
 
 
 def _blown_up(mistaken: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,6 @@ hypothesis, unless it would have made a right case wrong.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
 
@@ -13,6 +12,7 @@ import torch
 import reference
 from grader.causes.decide import Hypothesis, Kind, Place
 from grader.causes.fitting import Fit, Result, best_fit, moves
+from grader.causes.outputs import Outputs
 from grader.checks.correctness import Expected
 from grader.spec.cases import Case
 from grader.spec.causes import entry_of
@@ -23,18 +23,6 @@ from grader.spec.inputs import Inputs
 _SURE = 4
 
 Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]
-
-
-@dataclasses.dataclass(frozen=True)
-class WrongResult:
-    """A result that came out wrong; `recompute` gives its inputs and what was expected again."""
-
-    place: Place
-    case: Case
-    inputs: Inputs
-    got: dict[str, torch.Tensor]
-    expected: Expected
-    recompute: Recompute
 
 
 class KnownMistakes:
@@ -49,7 +37,7 @@ class KnownMistakes:
         self._shown: dict[str, reference.Mistake] = {}  # the variant, by tile size, that fits
         self._passed: list[tuple[Case, Recompute]] = []
         # Calls that fit what leads; of each, the others are fitted only if that leads no more.
-        self._put_off: list[Callable[[], WrongResult]] = []
+        self._put_off: list[Callable[[], None]] = []
 
     @property
     def is_sure(self) -> bool:
@@ -60,14 +48,16 @@ class KnownMistakes:
         """Take in a result that was right."""
         self._passed.append((case, recompute))
 
-    def compare(self, wrong: WrongResult) -> None:
-        """Fit each known mistake that may still explain most; put the others off."""
+    def compare(self, place: Place, wrong: Outputs, recompute: Recompute) -> None:
+        """Fit each known mistake that may still explain most; put the others off.
+
+        `recompute` gives the inputs and what was expected again.
+        """
         leading = self._leading()
-        self._fit(leading or self._mistakes, wrong)
+        self._fit(leading or self._mistakes, place, wrong)
         if leading:
-            self._put_off.append(
-                functools.partial(_again, wrong.place, wrong.case, wrong.got, wrong.recompute)
-            )
+            again = functools.partial(self._fit_again, place, wrong.case, wrong.got, recompute)
+            self._put_off.append(again)
         if not self._leading():
             self._catch_up()
 
@@ -85,17 +75,23 @@ class KnownMistakes:
         """Fit the mistakes that were put off to the results that they were left out of."""
         late, self._put_off = self._put_off, []
         for again in late:
-            self._fit(self._mistakes, again())
+            again()
 
-    def _fit(self, ids: Iterable[str], wrong: WrongResult) -> None:
+    def _fit_again(
+        self, place: Place, case: Case, got: dict[str, torch.Tensor], recompute: Recompute
+    ) -> None:
+        inputs, expect = recompute()
+        self._fit(self._mistakes, place, Outputs(self._problem_id, case, inputs, got, expect()))
+
+    def _fit(self, ids: Iterable[str], place: Place, wrong: Outputs) -> None:
         """Fit mistakes to a result, but those that are contradicted too often to be the cause."""
         result = Result.of(wrong.got, wrong.expected)
         for id in sorted(ids):
             fits = self._fits[id]
-            if wrong.place in fits or _is_hopeless(fits):
+            if place in fits or _is_hopeless(fits):
                 continue
             fit, variant = best_fit(self._mistakes[id], wrong.case, wrong.inputs, result)
-            fits[wrong.place] = fit
+            fits[place] = fit
             if fit > Fit.SILENT:
                 self._shown.setdefault(id, variant)
 
@@ -133,10 +129,3 @@ def _is_hopeless(fits: Mapping[Place, Fit]) -> bool:
     """Whether a mistake is contradicted too often; two at the beginning may stay alone."""
     whole = sum(fit >= Fit.WHOLE for fit in fits.values())
     return sum(fit is Fit.CONTRADICTED for fit in fits.values()) > 1 + whole / 2
-
-
-def _again(
-    place: Place, case: Case, got: dict[str, torch.Tensor], recompute: Recompute
-) -> WrongResult:
-    inputs, expect = recompute()
-    return WrongResult(place, case, inputs, got, expect(), recompute)

@@ -315,16 +315,16 @@ def _element(
     name: str, index: tuple[int, ...], got: float, truth: float, allowed: float, ratio: float
 ) -> str:
     place = ", ".join(map(str, index))
-    shown_got, shown_truth = _apart(got, truth)
+    shown_got, shown_truth = told_apart(got, truth)
     text = f"{name}[{place}]   got {shown_got}   expected {shown_truth}   allowed {allowed:.2g}"
     if not math.isfinite(ratio):
         return text
     return text + (f"   ({ratio:,.0f}x)" if ratio >= 10 else f"   ({ratio:.2g}x)")
 
 
-def _apart(got: float, expected: float) -> tuple[str, str]:
-    """Write two numbers with as many digits, six at least, as make them differ."""
-    for digits in range(6, 17):
+def told_apart(got: float, expected: float, most: int = 16) -> tuple[str, str]:
+    """Write two numbers with as many digits, from six to `most`, as make them differ."""
+    for digits in range(6, most + 1):
         texts = f"{got:.{digits}g}", f"{expected:.{digits}g}"
         if texts[0] != texts[1]:
             break
@@ -355,8 +355,13 @@ def _percent(part: int, whole: int) -> str:
 
 def ranges(hit: torch.Tensor | np.ndarray) -> str:
     """Write the true positions of a 1-D mask as ranges, three at the most."""
+    return ranges_of(torch.nonzero(torch.as_tensor(hit)).flatten().tolist())
+
+
+def ranges_of(positions: Iterable[int]) -> str:
+    """Write positions as ranges, three at the most."""
     found: list[list[int]] = []
-    for position in torch.nonzero(torch.as_tensor(hit)).flatten().tolist():
+    for position in sorted(set(positions)):
         if found and position == found[-1][1] + 1:
             found[-1][1] = position
         else:

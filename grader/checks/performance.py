@@ -106,7 +106,8 @@ def speed_figures(
             brackets.append(((before + after) / 2 / ours, ours, (before + after) / 2))
     samples = [ms for block in student for ms in block.per_call_ms(overheads[block.sets])]
     low, middle, high = statistics.quantiles(samples, n=4)
-    ratio, ours, baseline = _median_bracket(brackets)
+    none = (None, None, None)
+    ratio, ours, baseline = sorted(brackets)[len(brackets) // 2] if brackets else none
     return SpeedFigures(
         speedup=ratio,
         median_ms=ours,
@@ -125,14 +126,6 @@ def _drift_percent(one: float, other: float) -> float:
     return 100.0 * (high - low) / low if low > 0 else math.inf
 
 
-def _median_bracket(
-    brackets: list[tuple[float, float, float]],
-) -> tuple[float | None, float | None, float | None]:
-    if not brackets:
-        return None, None, None
-    return sorted(brackets)[len(brackets) // 2]
-
-
 def memory_figures(
     problem: Problem,
     cases: tuple[Case, Case],
@@ -144,6 +137,7 @@ def memory_figures(
     assert problem.memory is not None
     io = [_io_bytes(problem, case) for case in cases]
     factor = problem.memory.linear_factor
+    tile = cases[1].kwargs.get("tile_q"), cases[1].kwargs.get("tile_k")
     return MemoryFigures(
         lengths=tuple(case.seqlen_k for case in cases),
         extra_bytes=tuple(extra),
@@ -151,13 +145,8 @@ def memory_figures(
         io_bytes=tuple(io),
         allowed_bytes=tuple(int(factor * n) + SLACK_BYTES[device] for n in io),
         shape=str(cases[1]),
-        tile=_tile(cases[1]),
+        tile=None if None in tile else tile,
     )
-
-
-def _tile(case: Case) -> tuple[int, int] | None:
-    sizes = case.kwargs.get("tile_q"), case.kwargs.get("tile_k")
-    return None if None in sizes else sizes
 
 
 def _io_bytes(problem: Problem, case: Case) -> int:

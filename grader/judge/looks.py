@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from grader.causes.diagnose import Casebook
-from grader.causes.rules.bounds import outside
 from grader.causes.rules.fitted_sums import as_read
 from grader.causes.rules.look import astray, look
 from grader.causes.rules.numbers import Rounding, first_nan, in_no_tile, of_state, rounded
-from grader.causes.rules.overflow import limited, overflow
+from grader.causes.rules.others import limited, overflow
 from grader.causes.rules.placement import misplaced
+from grader.causes.rules.pointers import outside
 from grader.causes.rules.sighting import Result, Sighting
 from grader.causes.state.program import Called, Told, trimmed, untold
 from grader.checks.correctness import find_differences

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from grader.causes.diagnose import Casebook, Cause
-from grader.causes.known_mistakes import WrongResult
+from grader.causes.outputs import Outputs
 from grader.causes.rules.numbers import rounded
 from grader.causes.rules.scaled import of_numbers
 from grader.causes.rules.sighting import Result
@@ -273,7 +273,6 @@ class ProblemRun:
     ) -> Seen:
         """Let the casebook know of a result; where it is wrong, see what the kernels did."""
         casebook, case, names = self._casebook_of(at), at.case, at.names
-        inputs, got, expected = called.inputs, called.evidence.outputs, called.expected
 
         def again():
             made = at.inputs(self.seed, number)
@@ -283,13 +282,15 @@ class ProblemRun:
             casebook.add_right(case, again)
         if not called.differences:
             return Seen()
-        casebook.add_wrong(WrongResult(at.place, case, inputs, got, expected, again))
+        wrong = Outputs(
+            self.problem.id, case, called.inputs, called.evidence.outputs, called.expected
+        )
+        casebook.add_wrong(at.place, wrong, again)
         if at.check.bridge:  # what is seen is told of the problem's own entry
             return Seen()
         result = _result(called)
         seen = Seen() if number else self._looks.again(session, called, result)
-        numbers = (self.problem.id, case, inputs, result.wrong, got, expected)
-        casebook.add_numbers(at.place, functools.partial(of_numbers, *numbers))
+        casebook.add_numbers(at.place, functools.partial(of_numbers, wrong, result.wrong))
         return seen
 
     # -- work -------------------------------------------------------------------------------------

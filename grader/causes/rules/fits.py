@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterable
 
+from grader.causes.outputs import Outputs
 from grader.causes.rules import fitted as of_rows
 from grader.causes.rules import fitted_gradients, fitted_sums
 from grader.causes.rules.fitted_logits import other_logit
+from grader.causes.rules.head import NAMES
 from grader.causes.rules.sighting import Sighting
-from grader.checks.correctness import Expected
-from grader.spec.cases import Case
-from grader.spec.inputs import Inputs
+
+_FEWEST_ROWS = 4  # of x
+_MOST_KEYS = 1024
+_GRADIENTS = (*NAMES, "dsink_logits")
 
 
-def fittable(case: Case, got: dict[str, torch.Tensor]) -> bool:
+def fittable(wrong: Outputs) -> bool:
     """Whether there are enough numbers, and digits of them."""
+    case = wrong.case
+    if case.dtype != "fp32":
+        return False
     if case.rows is not None:
-        return fitted_sums.fittable(case, got)
-    return of_rows.fittable(case, got) or fitted_gradients.fittable(case, got)
+        return case.rows >= _FEWEST_ROWS and _are_there(wrong, ["y"])
+    enough = 2 <= case.seqlen_k <= _MOST_KEYS
+    return enough and (_are_there(wrong, ["out"]) or _are_there(wrong, _GRADIENTS))
 
 
-def fitted(
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    expected: Expected,
-) -> Sighting | None:
+def fitted(wrong: Outputs) -> Sighting | None:
     """Return what a wrong result is made of, if few numbers say it."""
-    if case.rows is not None:
-        return fitted_sums.fitted(case, inputs, got, expected)
+    if wrong.case.rows is not None:
+        return fitted_sums.fitted(wrong)
     found = None
-    if of_rows.fittable(case, got):
-        found = other_logit(problem_id, case, inputs, got, expected)
-    if found is None and of_rows.fittable(case, got):
-        found = of_rows.fitted(problem_id, case, inputs, got, expected)
-    if found is None and fitted_gradients.fittable(case, got):
-        found = fitted_gradients.fitted(problem_id, case, inputs, got, expected)
+    if _are_there(wrong, ["out"]):
+        found = other_logit(wrong) or of_rows.fitted(wrong)
+    if found is None and _are_there(wrong, _GRADIENTS):
+        found = fitted_gradients.fitted(wrong)
     return found
+
+
+def _are_there(wrong: Outputs, names: Iterable[str]) -> bool:
+    there = [wrong.got[name] for name in names if name in wrong.got]
+    return bool(there) and all(bool(values.isfinite().all()) for values in there)

@@ -9,137 +9,49 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 
-import numpy as np
 import torch
 
-from grader.causes.rules.fitted_columns import other_columns
-from grader.causes.rules.fitted_tiles import scale_of_some_tiles
-from grader.causes.rules.sighting import Sighting
+from grader.causes.outputs import Outputs, tiles_of
+from grader.causes.rules.fitted_scores import other_columns, other_scale, scale_of_some_tiles
+from grader.causes.rules.sighting import Sighting, by_numbers, key_range
 from grader.causes.rules.wrong_rows import Rows, counts_of, wrong_rows
-from grader.checks.correctness import Expected, ranges
 from grader.spec.cases import Case
-from grader.spec.inputs import Inputs
 
-_MOST_KEYS = 1024
 _SAME = 1e-2  # relative, of two weights
-_NAMES = 4  # of one number, at most: more say nothing
 _EQUATIONS = 2  # and more for each unknown
-_OCTAVES = torch.arange(-10.0, 10.25, 0.25, dtype=torch.float64)
 
 
-def fittable(case: Case, got: dict[str, torch.Tensor]) -> bool:
-    """Whether there are enough numbers, and digits of them."""
-    if case.dtype != "fp32" or case.rows is not None or not 2 <= case.seqlen_k <= _MOST_KEYS:
-        return False
-    return "out" in got and bool(got["out"].isfinite().all())
-
-
-def fitted(
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    expected: Expected,
-) -> Sighting | None:
+def fitted(wrong: Outputs) -> Sighting | None:
     """Return what the rows of a wrong `out` are made of, if few numbers say it."""
-    rows = wrong_rows(problem_id, case, inputs, got, expected)
+    rows = wrong_rows(wrong)
     if rows is None:
         return None
-    asked: tuple[Callable[[Case, Rows], Sighting | None], ...] = (
-        _other_values,
-        _other_scale,
-        other_columns,
-        _shares_of_tiles,
-        _shares_of_sinks,
-        _other_keys,
-        _mixed_exponentials,
-        scale_of_some_tiles,
+    case = wrong.case
+    return (
+        _other_values(rows)
+        or other_scale(case, rows)
+        or other_columns(case, rows)
+        or _shares_of_tiles(rows)
+        or _shares_of_sinks(case, rows)
+        or _other_keys(rows)
+        or _mixed_exponentials(rows)
+        or scale_of_some_tiles(rows)
     )
-    for ask in asked:
-        found = ask(case, rows)
-        if found is not None:
-            return found
-    return None
 
 
-def _other_values(case: Case, rows: Rows) -> Sighting | None:
+def _other_values(rows: Rows) -> Sighting | None:
     """The weights may be right, and multiply the tile of k."""
     weights = rows.weights.masked_fill(~rows.visible, 0.0)
     if rows.keys.shape != rows.values.shape or not rows.explained(weights @ rows.keys):
         return None
-    return Sighting(
-        "WRONG-PRODUCT",
-        traced=False,
-        variant="of_out",
-        figures={"name": "out", "factor": "k", "due": "v"},
-    )
+    return by_numbers("WRONG-PRODUCT", variant="of_out", name="out", factor="k", due="v")
 
 
-# -- the scale ------------------------------------------------------------------------------------
-
-
-def _other_scale(case: Case, rows: Rows) -> Sighting | None:
-    """Scores may have another factor than they should: look for it over twenty octaves."""
-
-    def made(scale: torch.Tensor) -> torch.Tensor:
-        scores = scale[:, None, None] * rows.scores
-        return scores.masked_fill(~rows.visible, -math.inf).softmax(-1) @ rows.values
-
-    sizes = (abs(rows.scale) or case.head_dim**-0.5) * torch.exp2(_OCTAVES)
-    tried = torch.cat([sizes, -sizes])
-    apart = (made(tried) - rows.got).norm(dim=(1, 2))
-    scale = float(tried[apart.argmin()])
-    for _ in range(6):  # Gauss-Newton in the logarithm of the scale
-        step = 1e-5
-        here, there = made(torch.tensor([scale, scale * (1.0 + step)], dtype=torch.float64))
-        slope = (there - here) / step
-        size = float((slope * slope).sum())
-        if not size > 0.0:
-            return None
-        move = float((slope * (rows.got - here)).sum()) / size
-        scale *= math.exp(max(-0.2, min(0.2, move)))
-    if abs(scale - rows.scale) < _SAME * abs(rows.scale):
-        return None
-    if not rows.explained(made(torch.tensor([scale], dtype=torch.float64))[0]):
-        return None
-    return Sighting(
-        "OTHER-SCALE",
-        traced=False,
-        figures={"scale": scale, "named": _name(case, rows.scale, scale), "due": rows.scale},
-    )
-
-
-def _name(case: Case, due: float, scale: float) -> str:
-    """Return what has the value of a scale in this case."""
-    log2e = 1.0 / math.log(2.0)
-    lengths = {"head_dim": case.head_dim, "seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
-    lengths |= {name: case.kwargs[name] for name in ("tile_q", "tile_k") if name in case.kwargs}
-    named = {"softmax_scale * log2(e)": due * log2e, "softmax_scale * ln(2)": due / log2e}
-    named |= {"-softmax_scale": -due, "softmax_scale / 2": due / 2, "softmax_scale * 2": due * 2}
-    named |= {"softmax_scale**2": due * due}
-    named |= {"1 / softmax_scale": 1.0 / due} if due else {}
-    for name, value in lengths.items():
-        named |= {f"1/{name}": 1.0 / value, f"1/sqrt({name})": value**-0.5}
-        named |= {f"sqrt({name})": value**0.5}
-    named["head_dim**-0.25"] = case.head_dim**-0.25
-    alike = [w for w, value in named.items() if abs(scale - value) <= _SAME / 10 * abs(value)]
-    return f" ({' or '.join(alike)})" if 0 < len(alike) <= _NAMES else ""
-
-
-# -- the keys -------------------------------------------------------------------------------------
-
-
-def _tiles(case: Case, tile: int) -> torch.Tensor:
-    keys = torch.arange(case.seqlen_k)
-    return torch.arange(-(-case.seqlen_k // tile))[:, None] == keys // tile
-
-
-def _shares_of_tiles(case: Case, rows: Rows) -> Sighting | None:
+def _shares_of_tiles(rows: Rows) -> Sighting | None:
     """Weights are right inside each tile of keys, and not from tile to tile."""
     for tile in rows.tiles:
-        tiles = _tiles(case, tile)
+        tiles = tiles_of(len(rows.keys), tile)
         if len(tiles) < 2:
             continue
         counts = counts_of(rows, tiles & rows.visible[:, None, :])
@@ -155,15 +67,12 @@ def _shares_of_tiles(case: Case, rows: Rows) -> Sighting | None:
         if float(spread[row]) <= 5 * _SAME * float(numbers.nan_to_num(0.0).abs().max()):
             return None  # a factor of the row
         of_tile = [t for t in range(len(tiles)) if known[row, t]]
-        shown = ", ".join(f"{_span(tiles[t])} {float(numbers[t]):.3g}" for t in of_tile[:4])
-        return Sighting(
+        shown = ", ".join(f"{key_range(tiles[t])} {float(numbers[t]):.3g}" for t in of_tile[:4])
+        return by_numbers(
             "TILE-SHARES",
-            traced=False,
-            figures={
-                "tile": tile,
-                "row": rows.queries[row],
-                "shown": shown + (", ..." if len(of_tile) > 4 else ""),
-            },
+            tile=tile,
+            row=rows.queries[row],
+            shown=shown + (", ..." if len(of_tile) > 4 else ""),
         )
     return None
 
@@ -183,40 +92,33 @@ def _shares_of_sinks(case: Case, rows: Rows) -> Sighting | None:
     if float(apart[row]) < 5 * _SAME * float(counts[row].abs().max()):
         return None
     of_sinks, of_window = (float(count) for count in counts[row])
-    return Sighting(
-        "SINK-SHARES",
-        traced=False,
-        figures={"row": rows.queries[row], "of_sinks": of_sinks, "of_window": of_window},
-    )
+    return by_numbers("SINK-SHARES", row=rows.queries[row], of_sinks=of_sinks, of_window=of_window)
 
 
-def _mixed_exponentials(case: Case, rows: Rows) -> Sighting | None:
+def _mixed_exponentials(rows: Rows) -> Sighting | None:
     """Weights of a tile are exponentials to another base than those by which tiles are joined."""
     for name, factor in (("log2(e)", 1.0 / math.log(2.0)), ("ln(2)", math.log(2.0))):
         scale = factor * rows.scale
         scores = (scale * rows.scores).masked_fill(~rows.visible, -math.inf)
         lse = torch.logsumexp(scores, -1, keepdim=True)
-        found = _shares_of_tiles(case, dataclasses.replace(rows, scale=scale, lse=lse))
+        found = _shares_of_tiles(dataclasses.replace(rows, scale=scale, lse=lse))
         if found is not None and found.id == "TILE-SHARES":
-            return Sighting(
+            return by_numbers(
                 "EXPONENTIALS-MIXED",
-                traced=False,
-                figures={
-                    "name": name,
-                    "row": found.figures["row"],
-                    "shown": found.figures["shown"],
-                },
+                name=name,
+                row=found.figures["row"],
+                shown=found.figures["shown"],
             )
     return None
 
 
-def _other_keys(case: Case, rows: Rows) -> Sighting | None:
+def _other_keys(rows: Rows) -> Sighting | None:
     """Single keys at the ends of tiles, or all where head_dim numbers can tell them apart."""
-    keys = torch.arange(case.seqlen_k)
-    tried = [torch.eye(case.seqlen_k, dtype=torch.bool)]
+    keys = torch.arange(len(rows.keys))
+    tried = [torch.eye(len(keys), dtype=torch.bool)]
     for tile in rows.tiles:
-        place, tiles = keys % tile, _tiles(case, tile)
-        last = (place == tile - 1) | (keys == case.seqlen_k - 1)
+        place, tiles = keys % tile, tiles_of(len(keys), tile)
+        last = (place == tile - 1) | (keys == len(keys) - 1)
         middle = ~last & (place > 0)
         parts = [place == 0, last & (place > 0), middle & (place < tile // 2)]
         parts.append(middle & (place >= tile // 2))
@@ -261,15 +163,5 @@ def _as_keys(rows: Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting
     if missing.all() or not (missing | twice).any():
         return None
     words = (("left out", missing), ("counted twice", twice))
-    what = [f"{_keys(keys)} {word}" for word, keys in words if keys.any()]
-    return Sighting(
-        "OTHER-KEYS", traced=False, figures={"keys": " and ".join(what), "of_row": of_row}
-    )
-
-
-def _keys(keys: np.ndarray) -> str:
-    return ("key " if keys.sum() == 1 else "keys ") + ranges(keys)
-
-
-def _span(tile: torch.Tensor) -> str:
-    return _keys(tile.numpy())
+    what = [f"{key_range(keys)} {word}" for word, keys in words if keys.any()]
+    return by_numbers("OTHER-KEYS", keys=" and ".join(what), of_row=of_row)

@@ -10,20 +10,13 @@ from __future__ import annotations
 
 import math
 
-import torch
-
-from grader.causes.rules.fitted_delta import other_delta
-from grader.causes.rules.fitted_heads import other_heads
-from grader.causes.rules.fitted_pairs import other_pairs, parts_of_dq
+from grader.causes.outputs import Outputs
+from grader.causes.rules.fitted_pairs import other_heads, other_pairs, parts_of_dq
 from grader.causes.rules.fitted_sinks import far_pairs, logits
-from grader.causes.rules.fitted_weights import TILES, masks_of, other_weights
-from grader.causes.rules.head import DELTA_OF_TILE, NAMES, OPERANDS, Head, head_of
-from grader.causes.rules.sighting import Sighting
-from grader.checks.correctness import Expected
-from grader.spec.cases import Case
-from grader.spec.inputs import Inputs
+from grader.causes.rules.fitted_weights import masks_of, other_delta, other_weights
+from grader.causes.rules.head import DELTA_OF_TILE, NAMES, OPERANDS, TILES, Head, head_of
+from grader.causes.rules.sighting import Sighting, by_numbers
 
-_LONGEST = 1024
 _COLUMNS = 16  # of head_dim: enough for a few numbers of a whole head
 _SAME = 1e-2  # of two factors
 _SHARE = 1e-3  # of a product: a term that has less is not told
@@ -49,43 +42,24 @@ _OF_P = (("P",), ("P * dP", "P * delta"), ("P * dP",), ("dP",), ("P * P",), ("S"
 _FACTORS = {"dq": ("k", "v"), "dk": ("q", "dout", "out"), "dv": ("dout", "out", "q")}
 
 
-def fittable(case: Case, got: dict[str, torch.Tensor]) -> bool:
-    """Whether there are enough numbers, and digits of them."""
-    if case.dtype != "fp32" or case.rows is not None or not 2 <= case.seqlen_k <= _LONGEST:
-        return False
-    there = [got[name] for name in (*NAMES, "dsink_logits") if name in got]
-    return bool(there) and all(bool(grad.isfinite().all()) for grad in there)
-
-
-def fitted(
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    expected: Expected,
-) -> Sighting | None:
+def fitted(wrong: Outputs) -> Sighting | None:
     """Return what a wrong gradient is made of, if few numbers say it."""
-    heads = []
-    for name in NAMES:
-        if name in got and name in expected.truth:
-            heads.append(head_of(name, problem_id, case, inputs, got, expected))
-    wrong = [head for head in heads if head is not None]
-    if not any(bool(head.got.any()) for head in wrong):  # nothing can be read from zeros
-        wrong = []
-    found = _scaled(wrong)
+    there = [name for name in NAMES if name in wrong.got and name in wrong.expected.truth]
+    heads = list(filter(None, (head_of(name, wrong) for name in there)))
+    if not any(bool(head.got.any()) for head in heads):  # nothing can be read from zeros
+        heads = []
+    found = _scaled(heads)
     if found is not None:
         return found
-    for head in wrong:
+    for head in heads:
         some = head.of_columns(_COLUMNS)
-        found = _other_terms(some) or other_weights(some) or far_pairs(case, some)
+        found = _other_terms(some) or other_weights(some) or far_pairs(wrong.case, some)
         # Where rows see little more than one key each, factors and deltas cannot be told apart.
         found = found or _rows_scaled(some) or other_delta(some) or other_pairs(head)
-        found = found or other_heads(problem_id, case, inputs, some) or parts_of_dq(head)
+        found = found or other_heads(wrong, some) or parts_of_dq(head)
         if found is not None:
             return found
-    if "dsink_logits" in got and "dsink_logits" in expected.truth:
-        return logits(problem_id, case, inputs, got, expected.truth["dsink_logits"])
-    return None
+    return logits(wrong)
 
 
 # -- the terms ------------------------------------------------------------------------------------
@@ -129,17 +103,14 @@ def _told(head: Head, kept: list[tuple[float, str]], factor: str, of_mask: str) 
     made_of = f"({sum_of}{of_mask})" if " " in sum_of + of_mask else sum_of
     product = f"{made_of}{'' if name == 'dq' else '^T'} {factor}"
     due_product = {"dq": "dS k", "dk": "dS^T q", "dv": "P^T dout"}[name]
-    return Sighting(
+    return by_numbers(
         "OTHER-TERMS",
-        traced=False,
-        figures={
-            "name": name,
-            "got": " * ".join([*before, *([whole] if whole else []), product]),
-            "due": " * ".join([*before, due_product]),
-            "where": head.where,
-            "made": made,
-            "sum_of": f"{sum_of}{of_mask}",
-        },
+        name=name,
+        got=" * ".join([*before, *([whole] if whole else []), product]),
+        due=" * ".join([*before, due_product]),
+        where=head.where,
+        made=made,
+        sum_of=f"{sum_of}{of_mask}",
     )
 
 
@@ -156,16 +127,13 @@ def _scaled(wrong: list[Head]) -> Sighting | None:
     names = [name for name in ("dq", "dk", "dv") if name in {head.name for head in wrong}]
     are = f"{', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"{names[0]} is"
     times = f"{factors[0]:.4g}{f' ({name})' if name else ''}"
-    return Sighting(
+    return by_numbers(
         "GRADIENT-SCALED",
-        traced=False,
-        figures={
-            "are": are,
-            "times": times,
-            "they": "they" if names[1:] else "it",
-            "where": wrong[0].where,
-            "name": wrong[0].name,
-        },
+        are=are,
+        times=times,
+        they="they" if names[1:] else "it",
+        where=wrong[0].where,
+        name=wrong[0].name,
     )
 
 
@@ -209,9 +177,10 @@ def _rows_scaled(head: Head) -> Sighting | None:
     if not head.explained(factors * truth) or float(factors.std()) < _SAME:
         return None
     least, most = float(factors.min()), float(factors.max())
-    return Sighting(
+    return by_numbers(
         "ROWS-SCALED",
-        traced=False,
         variant="of_dq" if head.name == "dq" else "of_dk_or_dv",
-        figures={"name": head.name, "least": least, "most": most},
+        name=head.name,
+        least=least,
+        most=most,
     )

@@ -13,11 +13,9 @@ from collections.abc import Iterator
 
 import torch
 
-from grader.causes.rules.sighting import Sighting
-from grader.checks.correctness import Expected
-from grader.spec.cases import Case
-from grader.spec.inputs import Inputs
-from reference.variants import attend, case_of
+from grader.causes.outputs import Outputs
+from grader.causes.rules.sighting import Sighting, by_numbers
+from reference.variants import attend
 
 _UNEXPLAINED = 1e-2  # of the error, at most
 _SHARE = 1e-3  # of a denominator: a term that has less cannot be read from it
@@ -25,7 +23,7 @@ _SAME = 1e-2  # relative, of two terms
 _FEWEST = 16  # rows of a head
 _MOST_TIMES = 64
 _LOG2E = 1.0 / math.log(2.0)
-_told = functools.partial(Sighting, "OTHER-SINK-LOGIT", traced=False)
+_told = functools.partial(by_numbers, "OTHER-SINK-LOGIT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,54 +57,31 @@ class _Denominators:
         return term.masked_fill(~(share.abs() > _SHARE) | ~term.isfinite(), math.nan)
 
 
-def other_logit(
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    expected: Expected,
-) -> Sighting | None:
+def other_logit(wrong: Outputs) -> Sighting | None:
     """Say what stands in the denominator in place of exp(sink_logits[h])."""
-    if "out" not in got or "out" not in expected.truth or case.seqlen_q < _FEWEST:
+    case, got, truth = wrong.case, wrong.got.get("out"), wrong.expected.truth.get("out")
+    if got is None or truth is None or case.seqlen_q < _FEWEST:
         return None
-    if case.dtype != "fp32" or not bool(got["out"].isfinite().all()):
+    known = wrong.known
+    if case.dtype != "fp32" or known.sink_logits is None or not bool(got.isfinite().all()):
         return None
-    rows = _denominators(problem_id, case, inputs, got["out"].double(), expected.truth["out"])
-    if rows is None:
+    if not known.sink_logits.isfinite().all():
         return None
-    if rows.explained_by(_on_key_zero(problem_id, case, inputs)):
+    alone = attend(known, sink_logits=torch.full_like(known.sink_logits, -math.inf))
+    scores = known.scores().masked_fill(~known.visible(), -math.inf)
+    top, sinks = scores.amax(-1), known.sink_logits
+    rows = _Denominators(got.double(), truth, alone["out"], alone["lse"], top, sinks, known.scale)
+    scores[..., 0] += sinks[:, None]  # some models change the share of one key by it
+    if rows.explained_by(scores.softmax(-1) @ known.values()):
         return _told(variant="on_key_zero")
     for text, term in _candidates(rows):
         if rows.explained(term):
-            return _told(variant="other_term", figures={"term": text})
+            return _told(variant="other_term", term=text)
     found = rows.found()
     known = ~found.isnan()
     if not bool((known.sum(-1) >= _FEWEST // 2).all()) or not rows.explained(found.nan_to_num(0.0)):
         return None
     return _one_number(rows, found) or _counted(rows, found)
-
-
-def _denominators(
-    problem_id: str, case: Case, inputs: Inputs, got: torch.Tensor, truth: torch.Tensor
-) -> _Denominators | None:
-    known = case_of(problem_id, inputs.all, case.kwargs)
-    if known.sink_logits is None or not known.sink_logits.isfinite().all():
-        return None
-    alone = attend(known, sink_logits=torch.full_like(known.sink_logits, -math.inf))
-    keys = known.k[:, known.kv_heads]
-    scores = (known.scale * known.q @ keys.mT).masked_fill(~known.visible(), -math.inf)
-    return _Denominators(
-        got, truth, alone["out"], alone["lse"], scores.amax(-1), known.sink_logits,
-        known.scale,
-    )  # fmt: skip
-
-
-def _on_key_zero(problem_id: str, case: Case, inputs: Inputs) -> torch.Tensor:
-    """Return out where a logit changes the share of one key, as some models have it."""
-    known = case_of(problem_id, inputs.all, case.kwargs)
-    scores = known.scores().masked_fill(~known.visible(), -math.inf).clone()
-    scores[..., 0] += known.sink_logits[:, None]
-    return scores.softmax(-1) @ known.values()
 
 
 def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
@@ -174,9 +149,7 @@ def _counted(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     counts = near[0, 0][known[0, 0]]
     if bool((counts.diff() < 0.0).any()):  # later rows see more tiles
         return None
-    return _told(
-        variant="once_a_tile", figures={"first": float(counts[0]), "last": float(counts[-1])}
-    )
+    return _told(variant="once_a_tile", first=float(counts[0]), last=float(counts[-1]))
 
 
 def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
@@ -187,9 +160,7 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     if bool((owners.any(-1) | ~known).all()) and bool((known & ~own).any()):
         batch, head, query = (int(n) for n in (known & ~own).nonzero()[0])
         owner = int(owners[batch, head, query].int().argmax())
-        return _told(
-            variant="of_other_heads", figures={"head": head, "batch": batch, "owner": owner}
-        )
+        return _told(variant="of_other_heads", head=head, batch=batch, owner=owner)
     middle = found.nanmedian(-1).values  # (batch, heads)
     apart = (found - middle[..., None]).abs() > _SAME * middle[..., None].abs()
     if bool((apart & known).any()):
@@ -198,14 +169,7 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     often = float(times[0, 0].round())
     if 2.0 <= often <= _MOST_TIMES and bool(((times - often).abs() <= _SAME).all()):
         how = "twice" if often == 2.0 else f"{often:.0f} times"
-        return _told(variant="often", figures={"often": how})
+        return _told(variant="often", often=how)
     off = (middle - due).abs() / due
     batch, head = divmod(int(off.argmax()), len(due))
-    return _told(
-        figures={
-            "found": float(middle[batch, head]),
-            "head": head,
-            "batch": batch,
-            "due": float(due[head]),
-        }
-    )
+    return _told(found=float(middle[batch, head]), head=head, batch=batch, due=float(due[head]))

@@ -7,11 +7,17 @@ import math
 
 import torch
 
-from grader.causes.rules.head import Head
-from grader.causes.rules.sighting import Sighting
-from grader.checks.correctness import ranges
+from grader.causes.outputs import Outputs, factors_of, tiles_of
+from grader.causes.rules.head import TILES, Head
+from grader.causes.rules.sighting import Sighting, by_numbers
+from grader.checks.correctness import ranges, ranges_of
+from grader.spec.cases import Case
+from reference.variants import Case as Known
+from reference.variants import attend
+from reference.variants_backward import row_delta
 
-_TILES = (128, 64, 32, 16)
+_MOST_HEADS = 32  # over all batches
+_MOST_COUNT = 4
 _EQUATIONS = 2  # and more for each unknown
 _SAME = 5e-2  # of a count
 _SHARE = 1e-3  # of a row: what has less is not told
@@ -28,11 +34,10 @@ def other_pairs(head: Head) -> Sighting | None:
         found = _told(head, torch.eye(heads).repeat_interleave(length, 1) > 0, of_heads=True)
         if found is not None:
             return found
-    for tile in _TILES:
-        tiles = -(-length // tile)
-        if tiles < 2 or (head.name != "dq" and heads > 1):
+    for tile in TILES:
+        groups = tiles_of(length, tile)
+        if len(groups) < 2 or (head.name != "dq" and heads > 1):
             continue
-        groups = torch.arange(tiles)[:, None] == torch.arange(length) // tile
         found = _told(head, groups, of_heads=False)
         if found is not None:
             return found
@@ -55,14 +60,9 @@ def parts_of_dq(head: Head) -> Sighting | None:
         weights = head.scale * parts[of_sum]
         numbers = other.solved([weights[0] @ head.v])
         if numbers is not None and abs(numbers[0] - 1.0) <= _SAME:
-            return Sighting(
-                "OTHER-TERMS",
-                traced=False,
-                variant="rows_of_v",
-                figures={"of_sum": of_sum, "where": head.where},
-            )
-        for tile in _TILES:
-            groups = torch.arange(-(-keys // tile))[:, None] == torch.arange(keys) // tile
+            return by_numbers("OTHER-TERMS", variant="rows_of_v", of_sum=of_sum, where=head.where)
+        for tile in TILES:
+            groups = tiles_of(keys, tile)
             if len(groups) < 2:
                 continue
             of_terms = f"{of_sum} of "
@@ -96,23 +96,19 @@ def _told(
         return None
     chosen = chosen[:: -(-len(chosen) // _ROWS)]
     parts = (rows[chosen][:, None, :] * groups) @ factor  # (rows, groups, head_dim)
-    size = parts.norm(dim=-1, keepdim=True).clamp(min=1e-300)
-    basis = (parts / size).mT
     got, truth = head.got[chosen], head.truth[chosen]
-    found = torch.linalg.lstsq(basis, got[..., None], driver="gelsd").solution
-    if not found.isfinite().all():
+    counts = factors_of(parts, got, 1e-2 * float((got - truth).norm()))
+    if counts is None:
         return None
-    if (basis @ found - got[..., None]).norm() > 1e-2 * (got - truth).norm():
-        return None
-    counts = found[..., 0] / size[..., 0]
-    told = size[..., 0] > _SHARE * size.amax(1)
+    size = parts.norm(dim=-1).clamp(min=1e-300)
+    told = size > _SHARE * size.amax(1, keepdim=True)
     whole = (counts - counts.round()).abs() <= _SAME
     if not bool((whole | ~told).all()):
         return _shares(head, groups, counts.masked_fill(~told, math.nan), of_heads)
     if bool((counts[told].round() < 0).any()):
         return None
     odd = told & (counts.round() != 1.0)
-    if not odd.any() or bool((counts[told].round() > 4).any()):
+    if not odd.any() or bool((counts[told].round() > _MOST_COUNT).any()):
         return None
     row = int(odd.any(1).int().argmax())
     pieces = []
@@ -121,17 +117,14 @@ def _told(
         word = {0.0: "left out", 2.0: "counted twice"}.get(number, f"counted {number:.0f} times")
         pieces.append(f"{_names(head, groups, which, of_heads)} {word}")
     of_row = f"{'query' if head.name == 'dq' else 'key'} {int(chosen[row])}"
-    return Sighting(
+    return by_numbers(
         "OTHER-PAIRS",
-        traced=False,
         variant="of_dq" if head.name == "dq" else "of_dk_or_dv",
-        figures={
-            "name": head.name,
-            "of_sum": of_sum,
-            "row": of_row,
-            "counts": " and ".join(pieces),
-            "where": head.where,
-        },
+        name=head.name,
+        of_sum=of_sum,
+        row=of_row,
+        counts=" and ".join(pieces),
+        where=head.where,
     )
 
 
@@ -154,21 +147,72 @@ def _shares(
         for group in torch.nonzero(there).flatten().tolist()[:_SHOWN]
     ]
     parts = "query heads" if of_heads else f"tiles of {'keys' if head.name == 'dq' else 'queries'}"
-    return Sighting(
+    return by_numbers(
         "SHARES-OF-A-GRADIENT",
-        traced=False,
-        figures={
-            "name": head.name,
-            "parts": parts,
-            "where": head.where,
-            "shares": ", ".join(shown) + (", ..." if int(there.sum()) > _SHOWN else ""),
-        },
+        name=head.name,
+        parts=parts,
+        where=head.where,
+        shares=", ".join(shown) + (", ..." if int(there.sum()) > _SHOWN else ""),
     )
 
 
 def _names(head: Head, groups: torch.Tensor, which: torch.Tensor, of_heads: bool) -> str:
     if of_heads:
-        heads = torch.zeros(head.first_head + len(groups), dtype=torch.bool)
-        heads[head.first_head :] = which
-        return f"query head{'s' if which.sum() > 1 else ''} {ranges(heads)}"
+        heads = [head.first_head + int(n) for n in torch.nonzero(which)]
+        return f"query head{'s' if len(heads) > 1 else ''} {ranges_of(heads)}"
     return f"{'keys' if head.name == 'dq' else 'queries'} {ranges(groups[which].any(0))}"
+
+
+def other_heads(wrong: Outputs, head: Head) -> Sighting | None:
+    """Each query head gives its share whole, to a kv head that is not its own."""
+    case = wrong.case
+    heads = case.batch * case.num_q_heads
+    if head.name == "dq" or not 1 < heads <= _MOST_HEADS:
+        return None
+    shares = _of_heads(wrong.known, head).flatten(0, 1)
+    numbers = head.solved(list(shares))
+    if numbers is None:
+        return None
+    times = torch.tensor(numbers)
+    counts = times.round()
+    if bool(((times - counts).abs() > _SAME).any()):
+        return None
+    group = case.num_q_heads // case.num_kv_heads
+    own = torch.zeros(heads, dtype=torch.bool)
+    own[(first := head.batch * case.num_q_heads + head.first_head) : first + group] = True
+    others = bool((counts[~own] != 0).any())
+    if not others or bool((counts < 0).any()) or bool((counts > _MOST_COUNT).any()):
+        return None  # of its own group alone: the pairs are told
+    got = _counted_heads(counts, case)
+    return by_numbers(
+        "GROUP-OF-OTHER-HEADS",
+        name=head.name,
+        where=head.where,
+        got=got,
+        group=_counted_heads(own.double(), case),
+    )
+
+
+def _of_heads(known: Known, head: Head) -> torch.Tensor:
+    """Return what each query head gives to the gradient, (batch, q heads, keys, columns)."""
+    lse = attend(known)["lse"][..., None]
+    weights = torch.exp(known.scores().masked_fill(~known.visible(), -float("inf")) - lse)
+    rows = known.dout
+    if head.name == "dk":
+        weights = weights * (known.dout @ known.values().mT - row_delta(known)[..., None])
+        weights, rows = known.scale * weights, known.q
+    return weights.mT @ rows[..., : head.got.shape[-1]]
+
+
+def _counted_heads(counts: torch.Tensor, case: Case) -> str:
+    """Name the heads that count, and how often those do that count more than once."""
+    parts = []
+    for batch, of_batch in enumerate(counts.unflatten(0, (case.batch, case.num_q_heads))):
+        heads = [
+            f"{head}{f' ({int(of_batch[head])} times)' if of_batch[head] > 1 else ''}"
+            for head in torch.nonzero(of_batch).flatten().tolist()
+        ]
+        if heads:
+            of = f" of batch {batch}" if case.batch > 1 else ""
+            parts.append(f"query head{'s'[: len(heads) > 1]} {', '.join(heads)}{of}")
+    return " and ".join(parts)

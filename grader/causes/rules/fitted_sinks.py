@@ -9,22 +9,21 @@ from collections.abc import Callable
 
 import torch
 
+from grader.causes.outputs import Outputs
 from grader.causes.rules.head import Head
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import ranges
 from grader.spec.cases import Case
-from grader.spec.inputs import Inputs
 from reference.variants import Case as Known
-from reference.variants import attend, case_of
+from reference.variants import attend
 from reference.variants_backward import row_delta
 
 _SAME = 1e-3  # relative, of two gradients of the logits: each is one number
 _APART = 5e-2  # of two counts
 _TILES = (64, 32, 16)
 _LOG2E = 1.0 / math.log(2.0)
-_LARGEST = 300.0  # exponent
 
-_far = functools.partial(Sighting, "SINK-PAIRS", traced=False)
+_far = functools.partial(by_numbers, "SINK-PAIRS")
 Sum = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -51,12 +50,9 @@ def far_pairs(case: Case, head: Head) -> Sighting | None:
         if numbers is None or abs(numbers[1] - 1.0) > _APART:
             continue
         if name != head.name:
-            return _far(
-                variant="of_another",
-                figures={"name": head.name, "where": where, "got": made, "due": due},
-            )
+            return _far(variant="of_another", name=head.name, where=where, got=made, due=due)
         if abs(numbers[0] - 1.0) > _APART:
-            return _far(figures={"name": head.name, "where": where, "times": numbers[0]})
+            return _far(name=head.name, where=where, times=numbers[0])
     for tile in _TILES:
         parts = [far & (query // tile == t) for t in range(-(-queries // tile))]
         parts = [part for part in parts if bool(part.any())]
@@ -66,27 +62,21 @@ def far_pairs(case: Case, head: Head) -> Sighting | None:
         gone = [part for part, n in zip(parts, numbers, strict=False) if abs(n) <= _APART]
         if gone and all(min(abs(n), abs(n - 1.0)) <= _APART for n in numbers):
             left_out = ranges(torch.stack(gone).any(0).any(1).numpy())
-            return _far(
-                variant="left_out",
-                figures={"name": head.name, "where": where, "queries": left_out},
-            )
+            return _far(variant="left_out", name=head.name, where=where, queries=left_out)
     return None
 
 
-def logits(
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    truth: torch.Tensor,
-) -> Sighting | None:
+def logits(wrong: Outputs) -> Sighting | None:
     """The gradient of the sink logits is another sum of terms, each a weight times a factor.
 
     At most two parts of that differ from what is due, of one head one: more fit by chance.
     """
-    known = case_of(problem_id, inputs.all, case.kwargs)
-    grad = got["dsink_logits"].double()
-    if known.sink_logits is None or known.dout is None or bool(_alike(grad, truth)):
+    grad, truth = wrong.got.get("dsink_logits"), wrong.expected.truth.get("dsink_logits")
+    known = wrong.known
+    if grad is None or truth is None or known.sink_logits is None or known.dout is None:
+        return None
+    grad = grad.double()
+    if _alike(grad, truth):
         return None
     sink, lse, delta = known.sink_column(), attend(known)["lse"], row_delta(known)
     weights, factors = _weights(sink, lse, known.scale), _factors(sink, lse, delta)
@@ -101,9 +91,7 @@ def logits(
         if made.shape == grad.shape and _alike(grad, made):
             term = " * ".join(filter(None, (weight, factor))) or "1"
             name = number.replace("-", "") + sum_of.format(f"-{term}" if times > 0.0 else term)
-            return Sighting(
-                "OTHER-SINK-GRADIENT", traced=False, figures={"name": name, "heads": len(grad)}
-            )
+            return by_numbers("OTHER-SINK-GRADIENT", name=name, heads=len(grad))
     return None
 
 

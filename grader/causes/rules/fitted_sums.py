@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from grader.causes.rules.sighting import Sighting, line_of
+from grader.causes.outputs import Outputs, factors_of
+from grader.causes.rules.sighting import Sighting, by_numbers, line_of
 from grader.checks.correctness import Expected, element_errors, ranges
 from grader.kernel.observers.trace import Trace
 from grader.spec.cases import Case
@@ -23,24 +24,16 @@ _MOST_COUNT = 64.0
 _SPANS = 4  # different counts, that a message names
 
 
-def fittable(case: Case, got: dict[str, torch.Tensor]) -> bool:
-    """Whether there are enough rows, and digits."""
-    enough = case.dtype == "fp32" and case.rows is not None and case.rows >= _FEWEST
-    return enough and "y" in got and bool(got["y"].isfinite().all())
-
-
-def fitted(
-    case: Case, inputs: Inputs, got: dict[str, torch.Tensor], expected: Expected
-) -> Sighting | None:
+def fitted(wrong: Outputs) -> Sighting | None:
     """Return what a wrong y is made of, if few numbers say it."""
-    x, w = (inputs.all[name].double() for name in ("x", "w"))
-    y, truth = got["y"].double(), expected.truth["y"]
+    x, w = (wrong.inputs.all[name].double() for name in ("x", "w"))
+    y, truth = wrong.got["y"].double(), wrong.expected.truth["y"]
     off = y - truth
     if not bool(off.any()):
         return None
     return (
         _alike(y, truth)
-        or _rows_of_others(got["y"], expected)
+        or _rows_of_others(wrong.got["y"], wrong.expected)
         or _one_number_more(x, off)
         or _columns(x * w, y, off)
     )
@@ -58,11 +51,13 @@ def _alike(y: torch.Tensor, truth: torch.Tensor) -> Sighting | None:
     of_all = ""
     if abs(value - sums) <= 1e-4 * truth[:rows].abs().sum():
         of_all = ", the sum over all of them"
-    return Sighting(
+    return by_numbers(
         "ROWS-ALIKE",
-        traced=False,
         variant="of_a_tile" if len(ends) else "",
-        figures={"of_all": of_all, "last": rows - 1, "value": value, "number": len(ends) + 1},
+        of_all=of_all,
+        last=rows - 1,
+        value=value,
+        number=len(ends) + 1,
     )
 
 
@@ -76,15 +71,12 @@ def _rows_of_others(y: torch.Tensor, expected: Expected) -> Sighting | None:
     if bool((element_errors("y", y, expected, around=truth[nearest]) > 1.0).any()):
         return None
     row = int((nearest != own).int().argmax())
-    return Sighting(
+    return by_numbers(
         "ROWS-ELSEWHERE",
-        traced=False,
-        figures={
-            "row": row,
-            "other": int(nearest[row]),
-            "number": int((nearest != own).sum()),
-            "rows": len(y),
-        },
+        row=row,
+        other=int(nearest[row]),
+        number=int((nearest != own).sum()),
+        rows=len(y),
     )
 
 
@@ -100,15 +92,12 @@ def _one_number_more(x: torch.Tensor, off: torch.Tensor) -> Sighting | None:
         lanes = (
             f", as many as a tile of {tiles[-1]} has lanes past the last column" if tiles else ""
         )
-    return Sighting(
+    return by_numbers(
         "ROWS-OFFSET",
-        traced=False,
-        figures={
-            "size": abs(more),
-            "large": "large" if more > 0 else "small",
-            "lanes": lanes,
-            "more": more,
-        },
+        size=abs(more),
+        large="large" if more > 0 else "small",
+        lanes=lanes,
+        more=more,
     )
 
 
@@ -121,18 +110,14 @@ def _columns(products: torch.Tensor, y: torch.Tensor, off: torch.Tensor) -> Sigh
             continue
         padded = torch.nn.functional.pad(products, (0, tiles * tile - cols))
         parts = padded.unflatten(1, (tiles, tile)).sum(2)
-        counts = torch.linalg.lstsq(parts, y[:, None], driver="gelsd").solution[:, 0]
-        if not counts.isfinite().all() or float(counts.abs().max()) > _MOST_COUNT:
-            continue
-        if float((parts @ counts - y).norm()) > _UNEXPLAINED * float(off.norm()):
+        counts = factors_of(parts.mT, y, _UNEXPLAINED * float(off.norm()))
+        if counts is None or float(counts.abs().max()) > _MOST_COUNT:
             continue
         told = _told(counts, tile, cols)
         if not told:
             return None
-        return Sighting(
-            "COLUMNS-COUNTED-OTHERWISE",
-            traced=False,
-            figures={"columns": told[0], "counts": ", ".join(told[:_SPANS])},
+        return by_numbers(
+            "COLUMNS-COUNTED-OTHERWISE", columns=told[0], counts=", ".join(told[:_SPANS])
         )
     return None
 
@@ -158,7 +143,8 @@ def as_read(
     return Sighting(
         "COLUMNS-COUNTED-OTHERWISE",
         line_of(trace, "x"),
-        figures={"columns": told[0], "counts": ", ".join(told[:_SPANS])},
+        columns=told[0],
+        counts=", ".join(told[:_SPANS]),
     )
 
 

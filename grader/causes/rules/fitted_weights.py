@@ -1,4 +1,7 @@
-"""P of a wrong gradient, where it is another function of scores and lse, or of other pairs."""
+"""P and delta of a wrong gradient, where they are something else.
+
+P may be another function of scores and lse, or of other pairs.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from collections.abc import Iterator
 
 import torch
 
-from grader.causes.rules.head import Head
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.head import TILES, Head
+from grader.causes.rules.sighting import Sighting, by_numbers
 
-TILES = (128, 64, 32, 16)
 _LOG2E = 1.0 / math.log(2.0)
 _LARGEST = 300.0  # exponent
+_SAME = 1e-2  # relative, of two vectors
 
 
 def other_weights(head: Head) -> Sighting | None:
@@ -29,10 +32,8 @@ def other_weights(head: Head) -> Sighting | None:
             best, least = (text, of_mask), distance
     if best is None:
         return None
-    return Sighting(
-        "OTHER-PROBABILITIES",
-        traced=False,
-        figures={"name": head.name, "text": best[0], "of_mask": best[1], "where": head.where},
+    return by_numbers(
+        "OTHER-PROBABILITIES", name=head.name, text=best[0], of_mask=best[1], where=head.where
     )
 
 
@@ -84,3 +85,76 @@ def masks_of(head: Head) -> Iterator[tuple[str, torch.Tensor]]:
         same = torch.arange(queries)[:, None] // tile == torch.arange(keys)[None, :] // tile
         if tile < keys:
             yield f", without the mask in tiles of {tile} on the diagonal", head.visible | same
+
+
+def other_delta(head: Head) -> Sighting | None:
+    """P and dP are right, and what is subtracted is another number for each query."""
+    if head.name == "dv":
+        return None
+    if head.name == "dk":
+        return _by_name(head)
+    part = head.product(head.probs, "k")  # what delta of 1 gives, (queries, head_dim)
+    whole = head.product(head.probs * head.dprobs, "k")
+    size = (part * part).sum(-1)
+    found = ((whole - head.got) * part).sum(-1) / size.clamp(min=1e-300)
+    if not head.explained(whole - found[:, None] * part):
+        return None
+    # Of a query that sees one key dS is 0 with delta alone, and else anything.
+    delta = head.delta[0]
+    wrong = (found - delta).abs() > _SAME * delta.abs().max()
+    if not wrong.any():
+        return None
+    name = next((n for n, d in _other_deltas(head).items() if _alike(found, d[0], size > 0.0)), "")
+    query = int(((found - delta).abs() * wrong).argmax())
+    return _with_delta(
+        head,
+        name,
+        f"; for query {query} it is {float(found[query]):.4g}, and delta is"
+        f" {float(delta[query]):.4g}",
+    )
+
+
+def _by_name(head: Head) -> Sighting | None:
+    """The same of dk, to which all queries add: of what is known by name alone."""
+    for name, delta in _other_deltas(head).items():
+        weights = head.probs * (head.dprobs - delta[..., None])
+        if head.explained(head.product(weights, "q")):
+            return _with_delta(head, name, "")
+    return None
+
+
+def _other_deltas(head: Head) -> dict[str, torch.Tensor]:
+    """Return what may be taken for delta, (heads, queries), by name."""
+    dout, out, q = head.dout, head.out, head.q
+    half = dout.shape[-1] // 2
+    rolled = head.delta.roll(1, -1)
+    return {
+        "sum(out * out)": (out * out).sum(-1),
+        "sum(dout * dout)": (dout * dout).sum(-1),
+        "sum(dout)": dout.sum(-1),
+        "sum(out)": out.sum(-1),
+        "sum(dout * q)": (dout * q).sum(-1),
+        "sum(out * q)": (out * q).sum(-1),
+        "sum(dout * out) over the first half of head_dim": (dout * out)[..., :half].sum(-1),
+        "delta of the query before": rolled,
+        "lse": head.lse,
+        "max(dout * out)": (dout * out).amax(-1),
+        "delta of the first query": head.delta[..., :1].expand_as(head.delta),
+        "the sum of delta over all queries": head.delta.sum(-1, keepdim=True).expand_as(rolled),
+    }
+
+
+def _alike(found: torch.Tensor, other: torch.Tensor, known: torch.Tensor) -> bool:
+    off = (found - other)[known]
+    return bool(off[1:].norm() <= _SAME * other[known][1:].norm())
+
+
+def _with_delta(head: Head, name: str, example: str) -> Sighting:
+    return by_numbers(
+        "OTHER-DELTA",
+        variant="named" if name else "",
+        where=head.where,
+        name=head.name,
+        delta=name,
+        example=example,
+    )

@@ -6,13 +6,12 @@ import dataclasses
 
 import torch
 
-from grader.checks.correctness import Expected
-from grader.spec.cases import Case
-from grader.spec.inputs import Inputs
-from reference.variants import attend, case_of
+from grader.causes.outputs import Outputs, factors_of
+from reference.variants import attend
 from reference.variants_backward import row_delta
 
 NAMES = ("dv", "dq", "dk")  # dv is made of the least
+TILES = (128, 64, 32, 16)
 _UNEXPLAINED = 1e-2  # of the error, at most
 _WRONG = 1e-3  # of the right gradient: less is rounding
 OPERANDS = {"(dout k^T)": ("dout", "k"), "(q v^T)": ("q", "v"), "(out v^T)": ("out", "v")}
@@ -50,13 +49,15 @@ class Head:
         """Return the same with the first columns of head_dim of the gradient alone: less to do."""
         return dataclasses.replace(self, got=self.got[:, :count], truth=self.truth[:, :count])
 
+    @property
+    def most(self) -> float:
+        """How much of what came out may be left unexplained."""
+        # Next to nothing is told apart from other such by its own size.
+        return _UNEXPLAINED * min(float((self.got - self.truth).norm()), float(self.got.norm()))
+
     def explained(self, made: torch.Tensor) -> bool:
         """Whether `made` is what came out."""
-        if not made.isfinite().all():
-            return False
-        # Next to nothing is told apart from other such by its own size.
-        size = min(float((self.got - self.truth).norm()), float(self.got.norm()))
-        return float((made - self.got).norm()) <= _UNEXPLAINED * size
+        return float((made - self.got).norm()) <= self.most
 
     def term(self, name: str) -> torch.Tensor:
         """Return a term of dS by its name, (heads, queries, keys), not masked if P is not in it."""
@@ -91,26 +92,16 @@ class Head:
 
     def solved(self, products: list[torch.Tensor]) -> list[float] | None:
         """Return the numbers with which the products add up to what came out, if they do."""
-        sizes = [float(product.norm()) for product in products]
-        if not all(0.0 < size < float("inf") for size in sizes):
+        if not all(0.0 < float(product.norm()) < float("inf") for product in products):
             return None
-        basis = torch.stack([p.flatten() / s for p, s in zip(products, sizes, strict=True)], 1)
-        found = torch.linalg.lstsq(basis, self.got.flatten()[:, None], driver="gelsd").solution
-        if not self.explained((basis @ found).reshape(self.got.shape)):
-            return None
-        return [float(number) / size for number, size in zip(found[:, 0], sizes, strict=True)]
+        parts = torch.stack([product.flatten() for product in products])
+        found = factors_of(parts, self.got.flatten(), self.most)
+        return None if found is None else found.tolist()
 
 
-def head_of(
-    name: str,
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    expected: Expected,
-) -> Head | None:
+def head_of(name: str, wrong: Outputs) -> Head | None:
     """Return the head of a gradient in which most is wrong; None where none is, by far."""
-    grad, truth = got[name].double(), expected.truth[name]
+    grad, truth = wrong.got[name].double(), wrong.expected.truth[name]
     off = (grad - truth).norm(dim=(2, 3)) / truth.norm(dim=(2, 3)).clamp(min=1e-300)
     off = off.masked_fill(truth.norm(dim=(2, 3)) == 0.0, 0.0)
     # What is 0 throughout says little of what it is made of.
@@ -119,7 +110,7 @@ def head_of(
     batch, head = divmod(int(off.argmax()), off.shape[1])
     if not float(off[batch, head]) > _WRONG:
         return None
-    known = case_of(problem_id, inputs.all, case.kwargs)
+    known = wrong.known
     if known.dout is None or not known.scale:
         return None
     heads = slice(head, head + 1)
@@ -152,7 +143,7 @@ def head_of(
         k,
         v,
         known.scale,
-        where + (f" of batch {batch}" if case.batch > 1 else ""),
+        where + (f" of batch {batch}" if wrong.case.batch > 1 else ""),
         heads.start,
         batch,
     )

@@ -30,9 +30,7 @@ def uneven(walk: Walk) -> Sighting:
         if missing.any():
             pairs += f", and never {query_range(missing)} of query head {other}"
             break
-    return Sighting(
-        "HEADS-TAKEN-UNEVENLY", walk.loop_line, figures={"product": walk.product, "pairs": pairs}
-    )
+    return Sighting("HEADS-TAKEN-UNEVENLY", walk.loop_line, product=walk.product, pairs=pairs)
 
 
 def skipped_rows(walk: Walk) -> Sighting | None:
@@ -47,7 +45,9 @@ def skipped_rows(walk: Walk) -> Sighting | None:
             "QUERIES-NEVER-TAKEN",
             line,
             variant="by_seqlen_k",
-            figures={"queries": query_range(past), "head": 0, "neighbours": "those before them"},
+            queries=query_range(past),
+            head=0,
+            neighbours="those before them",
         )
     nothing = ~walk.visited.any(-1)
     if nothing.any() and not (walk.missing & ~nothing[..., None]).any() and _all_loops_ran(walk):
@@ -56,7 +56,8 @@ def skipped_rows(walk: Walk) -> Sighting | None:
             "QUERIES-NEVER-TAKEN",
             line,
             variant="of_whole_tiles",
-            figures={"queries": query_range(nothing[batch, head]), "head": head},
+            queries=query_range(nothing[batch, head]),
+            head=head,
         )
     most = walk.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # a tile may be of a group
     for batch, head in np.ndindex(walk.visited.shape[:2]):
@@ -75,7 +76,9 @@ def skipped_rows(walk: Walk) -> Sighting | None:
             return Sighting(
                 "QUERIES-NEVER-TAKEN",
                 line,
-                figures={"queries": query_range(among), "head": head, "neighbours": neighbours},
+                queries=query_range(among),
+                head=head,
+                neighbours=neighbours,
             )
     return None
 
@@ -130,11 +133,9 @@ def heads_never_taken(walk: Walk) -> Sighting | None:
     return Sighting(
         "HEADS-NEVER-TAKEN",
         walk.product_line,
-        figures={
-            "product": walk.product,
-            "heads": ranges(heads.any(0)),
-            "of": heads.size,
-            "number": int((~heads).sum()),
-            "again": more,
-        },
+        product=walk.product,
+        heads=ranges(heads.any(0)),
+        of=heads.size,
+        number=int((~heads).sum()),
+        again=more,
     )

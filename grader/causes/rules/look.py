@@ -7,16 +7,20 @@ from collections.abc import Callable, Iterator
 from grader.causes.rules import numbers, others, pairs, placement, pointers, rows, sums
 from grader.causes.rules.sighting import Result, Sighting
 from grader.checks.walk import Walk, walk_of
-from grader.kernel.observers.trace import PRODUCTS, Trace
+from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
 from grader.spec.cases import Case
 
 
 def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting | None:
     """Return why the outputs of a traced call are wrong, None where that was not seen."""
-    rules = _of_attention(problem_id, case, trace, result)
-    if case.rows is not None:
-        rules = (rule(case, trace) for rule in _OF_ROW_SUMS)
-    return next(filter(None, rules), None)
+    if case.rows is None:
+        return next(filter(None, _of_attention(problem_id, case, trace, result)), None)
+    return (
+        rows.query_rows(case, trace)
+        or pointers.strides(case, trace)
+        or rows.elements_of_x(case, trace)
+        or rows.elements_of_w(case, trace)
+    )
 
 
 def astray(case: Case, trace: Trace, names: tuple[str, ...]) -> Sighting | None:
@@ -26,23 +30,13 @@ def astray(case: Case, trace: Trace, names: tuple[str, ...]) -> Sighting | None:
     """
     if case.rows is not None:
         return pointers.strides(case, trace)
-    rules = _of_places(case, trace, Result(names, nan=False, close=False))
-    return next(filter(None, rules), None)
-
-
-def _of_places(case: Case, trace: Trace, result: Result) -> Iterator[Sighting | None]:
-    yield placement.misplaced(case, trace, result)
-    yield pointers.strides(case, trace)
-    yield pointers.heads(case, trace, result)
-    yield pointers.heads_apart(case, trace)
-
-
-_OF_ROW_SUMS = (
-    rows.query_rows,
-    pointers.strides,
-    rows.elements_of_x,
-    rows.elements_of_w,
-)
+    result = Result(names, nan=False, close=False)
+    return (
+        placement.misplaced(case, trace, result)
+        or pointers.strides(case, trace)
+        or pointers.heads(case, trace, result)
+        or pointers.heads_apart(case, trace)
+    )
 
 
 def _of_attention(
@@ -71,15 +65,15 @@ def _of_attention(
             yield from (rule(case, walk) for rule in _OF_PAIRS)
     yield sums.wrong_product(case, trace, result)
     yield sums.mixed(case, trace)
-    yield sums.not_transposed(case, trace)
+    yield sums.at_line(trace, Counter.CROSSED_LINE)
     yield others.no_product(trace, result)
     if result.close and not result.nan:
         return
     if "out" in result.wrong:
-        yield sums.over_queries(trace)
+        yield sums.at_line(trace, Counter.OVER_QUERIES_LINE)
     if result.computed_nan:  # the maximum of a key may be -inf, and it is no row's
         yield numbers.nan(trace)
-        yield numbers.infinite(trace)
+        yield sums.at_line(trace, Counter.INFINITE_LINE)
 
 
 _OF_PAIRS: tuple[Callable[[Case, Walk], Sighting | None], ...] = (

@@ -36,14 +36,6 @@ def first_nan(trace: Trace) -> tuple[int, str]:
     return trace.count(Counter.NAN_LINE), how
 
 
-def infinite(trace: Trace) -> Sighting | None:
-    """Weights that are no exponential of a number below 0."""
-    line = trace.count(Counter.INFINITE_LINE)
-    if not line:
-        return None
-    return Sighting("WEIGHTS-INFINITE", line)
-
-
 @dataclasses.dataclass(frozen=True)
 class Rounding:
     """A place that rounds to 16 bits, by its key in exact mode, and the outputs that suffer.
@@ -97,25 +89,23 @@ def of_state(record: TraceRecord, role: str, *, in_unit: bool, located: bool) ->
         return None
     line = part.lines[0].line
     if in_unit:
-        return Sighting("MAXIMUM-IN-ANOTHER-UNIT", line, located, figures={"what": part.text})
+        return Sighting("MAXIMUM-IN-ANOTHER-UNIT", line, located=located, what=part.text)
     return Sighting(
         "STATE-PARTS",
         line,
-        located,
+        located=located,
         variant=role if role in ("maximum", "sum", "accumulator") else "",
-        figures={
-            "names": " and ".join(part.names) + (" is" if len(part.names) == 1 else " are"),
-            "what": part.text,
-            "number": part.number,
-            "tiles": record.tiles,
-        },
+        names=" and ".join(part.names) + (" is" if len(part.names) == 1 else " are"),
+        what=part.text,
+        number=part.number,
+        tiles=record.tiles,
     )
 
 
 def in_no_tile(record: TraceRecord, keys: str) -> Sighting:
     """Say that the tiles of a program are right, and some keys are in none."""
     line = record.rounds[-1].line or 0
-    return Sighting("KEYS-NEVER-VISITED", line, variant="in_no_tile", figures={"keys": keys})
+    return Sighting("KEYS-NEVER-VISITED", line, variant="in_no_tile", keys=keys)
 
 
 def rounded(case: Case, found: Rounding) -> Sighting:
@@ -126,10 +116,4 @@ def rounded(case: Case, found: Rounding) -> Sighting:
         id = {"arith.mulf": "HALF-PRODUCTS", **sums}.get(found.op, id)
     elif found.op == "dot":
         id = "OPERANDS-ROUNDED"
-    return Sighting(
-        id,
-        found.line,
-        located=True,
-        outright=True,
-        figures={"what": found.what, "proof": found.proof},
-    )
+    return Sighting(id, found.line, located=True, outright=True, what=found.what, proof=found.proof)

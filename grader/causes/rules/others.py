@@ -1,6 +1,11 @@
-"""Which pairs a wrong product took, where no rule of the mask says it; and that there was none."""
+"""Which pairs a product took where no rule of the mask says it, and that there was none.
+
+And an option that is as large as 32 bits hold, to which a kernel adds a position.
+"""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 
@@ -10,6 +15,7 @@ from grader.checks.walk import Walk
 from grader.kernel.observers.trace import DOT, OTHER, PRODUCTS, SCORES, Counter, Trace
 from grader.spec.cases import Case
 
+_LARGEST = 2**31 - 1
 _ROWS = {"out": "v", "dv": "dout", "dk": "q", "dq": "k"}
 
 
@@ -42,16 +48,14 @@ def other_pairs(case: Case, walk: Walk) -> Sighting | None:
         "OTHER-PAIRS",
         walk.mask_of(wrong) if masked else walk.scores_line,
         located=masked,
-        figures={
-            "product": walk.product,
-            "what": what,
-            "row": row,
-            "took": of_row,
-            "head": head,
-            "verb": verb,
-            "due": due,
-            "tiles": odd_start(walk, pairs if pairs.any() else wrong),
-        },
+        product=walk.product,
+        what=what,
+        row=row,
+        took=of_row,
+        head=head,
+        verb=verb,
+        due=due,
+        tiles=odd_start(walk, pairs if pairs.any() else wrong),
     )
 
 
@@ -73,13 +77,11 @@ def other_window(case: Case, walk: Walk) -> Sighting | None:
     of_sinks = [f", and of {n} sinks" if sinks or due_sinks else "" for n in (sinks, due_sinks)]
     return Sighting(
         "OTHER-WINDOW",
-        figures={
-            "product": walk.product,
-            "window": window,
-            "sinks": of_sinks[0],
-            "due": due,
-            "due_sinks": of_sinks[1],
-        },
+        product=walk.product,
+        window=window,
+        sinks=of_sinks[0],
+        due=due,
+        due_sinks=of_sinks[1],
     )
 
 
@@ -92,5 +94,26 @@ def no_product(trace: Trace, result: Result) -> Sighting | None:
         return None
     for name in result.wrong:
         if name in PRODUCTS and PRODUCTS.index(name) not in products:
-            return Sighting("NO-PRODUCT", figures={"name": name, "rows": _ROWS[name]})
+            return Sighting("NO-PRODUCT", name=name, rows=_ROWS[name])
     return None
+
+
+def limited(case: Case) -> Case | None:
+    """Return the case with smaller options that mean the same; None where all are small.
+
+    Of a window, or of sinks, no query sees more than the sequence holds.
+    """
+    enough = 2 * max(case.seqlen_q, case.seqlen_k)
+    options = tuple(
+        (name, enough if isinstance(n, int) and n > _LARGEST - enough else n)
+        for name, n in case.options
+    )
+    return dataclasses.replace(case, options=options) if options != case.options else None
+
+
+def overflow(case: Case, right: Case) -> Sighting:
+    """Say that a case is wrong, and right with smaller options that mean the same."""
+    large = {name: n for name, n in case.options if n != right.kwargs[name]}
+    shown = " and ".join(f"{name} {n}" for name, n in large.items())
+    smaller = ", ".join(f"{name}={right.kwargs[name]}" for name in large)
+    return Sighting("OPTION-OVERFLOWS", outright=True, shown=shown, smaller=smaller)

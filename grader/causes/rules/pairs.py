@@ -13,7 +13,7 @@ from grader.causes.rules.left_out import (
     skipped_rows,
     uneven,
 )
-from grader.causes.rules.sighting import Sighting, accesses, key_range, operand_of, query_range
+from grader.causes.rules.sighting import Sighting, accesses, key_range, query_range
 from grader.checks.walk import Walk
 from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
@@ -21,15 +21,13 @@ from grader.spec.cases import Case
 
 def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
     """Programs that end before they have read a key."""
-    read = {operand_of(row) for row in accesses(trace)}
+    read = {row["name"] for row in accesses(trace)}
     if read & {"k", "v"} or not trace.count(Counter.PROGRAMS):
         return None
     if trace.count(Counter.UNKNOWN_READS) or trace.count(Counter.UNKNOWN_DOTS):
         return None  # keys in a form that is not recognised
     return Sighting(
-        "KEYS-NEVER-VISITED",
-        variant="nothing_read",
-        figures={"programs": trace.count(Counter.PROGRAMS)},
+        "KEYS-NEVER-VISITED", variant="nothing_read", programs=trace.count(Counter.PROGRAMS)
     )
 
 
@@ -40,24 +38,25 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
     if walk.product == "out":
         return _moves_otherwise(walk) or Sighting("K-AND-V-APART", line)
     pair = "k and of v" if walk.product == "dq" else "q and of dout"
-    return Sighting(
-        "ROWS-APART", line, variant="of_a_product", figures={"pair": pair, "product": walk.product}
-    )
+    return Sighting("ROWS-APART", line, variant="of_a_product", pair=pair, product=walk.product)
 
 
 def _moves_otherwise(walk: Walk) -> Sighting | None:
     """Say which of K and V does not move by one tile where the other does."""
-    loads = [row for row in accesses(walk.trace) if operand_of(row) in ("k", "v")]
+    loads = [row for row in accesses(walk.trace) if row["name"] in ("k", "v")]
     moves = [row for row in loads if row["step"] != row["size"] * row["stride"]]
     if len(loads) != 2 or len(moves) != 1:
         return None
     (row,) = moves
-    name, due = operand_of(row), row["size"] * row["stride"]
+    name, due = row["name"], row["size"] * row["stride"]
     return Sighting(
         "K-AND-V-APART",
         row["line"],
         variant="moves_otherwise",
-        figures={"name": name, "step": row["step"], "size": row["size"], "due": due},
+        name=name,
+        step=row["step"],
+        size=row["size"],
+        due=due,
     )
 
 
@@ -79,12 +78,12 @@ def padding(case: Case, walk: Walk) -> Sighting | None:
         "PADDING-TAKEN",
         walk.mask_line or walk.trace.count(Counter.PADDING_LINE),
         located=walk.mask_line > 0,  # a mask that lets them through
-        figures={"last": case.seqlen_k - 1},
+        last=case.seqlen_k - 1,
     )
 
 
 def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
-    """A causal mask that compares positions inside the tiles."""
+    """A causal mask that compares positions inside the tiles, or a key with a query."""
     if _before_the_window(case).any() or walk.due.all() or walk.twice.any():
         return None
     if not walk.missing.any() and not walk.extra.any():
@@ -94,32 +93,17 @@ def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
     tile_q, tile_k = walk.tile
     query, key = np.arange(case.seqlen_q)[:, None], np.arange(case.seqlen_k)[None, :]
     full = key // tile_k * tile_k + tile_k - 1 <= query // tile_q * tile_q
-    turned = query <= key
-    if any((guess & walk.visited == walk.taken).all() for guess in (turned, turned | full)):
-        return Sighting(
-            "MASK-TRANSPOSED",
-            walk.mask_of(walk.extra | walk.missing),
-            located=True,
-            variant={"queries": "rows_are_queries", "keys": "rows_are_keys"}.get(
-                walk.mask_rows, ""
-            ),
-            figures={"example": _example(walk)},
-        )
-    for rows, columns, variant in (
-        (query % tile_q, key % tile_k, ""),
-        (query, key % tile_k, ""),
-        (query % tile_q, key, "of_one_side"),  # of keys that are numbered too high the same is seen
+    inside, sides = "MASK-INSIDE-THE-TILE", {"queries": "rows_are_queries", "keys": "rows_are_keys"}
+    for id, rows, columns, variant in (
+        ("MASK-TRANSPOSED", key, query, sides.get(walk.mask_rows, "")),
+        (inside, query % tile_q, key % tile_k, ""),
+        (inside, query, key % tile_k, ""),
+        (inside, query % tile_q, key, "of_one_side"),  # keys numbered too high look the same
     ):
-        masked = columns <= rows
-        for guess in (masked, masked | full):
-            if (guess & walk.visited == walk.taken).all():
-                return Sighting(
-                    "MASK-INSIDE-THE-TILE",
-                    walk.mask_of(walk.extra | walk.missing),
-                    located=True,
-                    variant=variant,
-                    figures={"example": _example(walk)},
-                )
+        shown = columns <= rows
+        if any((guess & walk.visited == walk.taken).all() for guess in (shown, shown | full)):
+            line = walk.mask_of(walk.extra | walk.missing)
+            return Sighting(id, line, located=True, variant=variant, example=_example(walk))
     return None
 
 
@@ -137,7 +121,10 @@ def by_tile_number(case: Case, walk: Walk) -> Sighting | None:
             return Sighting(
                 "MASK-BY-TILE-NUMBER",
                 walk.mask_of(masked),
-                figures={"what": what, "one": one, "size": size, "example": _example(walk)},
+                what=what,
+                one=one,
+                size=size,
+                example=_example(walk),
             )
     return None
 
@@ -160,13 +147,17 @@ def inverted(case: Case, walk: Walk) -> Sighting | None:
         "MASK-INVERTED",
         walk.mask_of(masked),
         located=True,
-        figures={"visible": _visible(walk), "example": _example(walk)},
+        visible=_visible(walk),
+        example=_example(walk),
     )
 
 
 def twice(case: Case, walk: Walk) -> Sighting | None:
-    if not walk.twice.any() or _of_several_products(walk) or _by_programs_alike(walk):
+    if not walk.twice.any() or _of_several_products(walk):
         return None
+    some_heads_missing = bool(missing_heads(walk).any())
+    if walk.product == "out" and some_heads_missing and bool((walk.twice == walk.taken).all()):
+        return None  # by whole programs: some heads are computed twice over, and others not at all
     if walk.over_queries and walk.missing.any():
         of_heads = heads_never_taken(walk) or (uneven(walk) if is_uneven(walk) else None)
         if of_heads is not None:
@@ -188,6 +179,9 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         masks = [walk.mask_of(walk.taken & ~walk.twice & side) for side in (left, ~left)]
         located = 0 not in masks and masks[0] != masks[1]
         first = again = masks[before] if located else again
+    pair = f"query {query} takes key {key}"
+    if walk.product != "out":
+        pair = f"{walk.product} takes the pair of query {query} and key {key}"
     loops = f"; first in the loop of line {first}" if first not in (0, again) else ""
     rows = int(walk.twice.any(2 if walk.over_queries else 3).sum())
     noun = ("key", "keys") if walk.over_queries else ("query", "queries")
@@ -196,14 +190,12 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         again,
         located=located,
         variant=variant,
-        figures={
-            "pair": _folded(walk, query, key),
-            "row": _row(walk, walk.twice, "took"),
-            "loops": loops,
-            "number": f"{rows} {noun[rows != 1]}",
-            "query": query,
-            "key": key,
-        },
+        pair=pair,
+        row=_row(walk, walk.twice, "took"),
+        loops=loops,
+        number=f"{rows} {noun[rows != 1]}",
+        query=query,
+        key=key,
     )
 
 
@@ -222,12 +214,6 @@ def _out_of_reach(case: Case, walk: Walk) -> np.ndarray:
     end = first + tile_k - 1 + case.kwargs.get("window_size", case.seqlen_q)
     beyond: np.ndarray = query >= first + -(-(end - first) // tile_q) * tile_q
     return beyond
-
-
-def _by_programs_alike(walk: Walk) -> bool:
-    """Whether some heads are computed twice over, and others not at all: by whole programs."""
-    some = bool(missing_heads(walk).any())
-    return walk.product == "out" and some and bool((walk.twice == walk.taken).all())
 
 
 def _of_several_products(walk: Walk) -> bool:
@@ -261,7 +247,9 @@ def not_aligned(case: Case, walk: Walk) -> Sighting | None:
     return Sighting(
         "TILES-NOT-ALIGNED",
         walk.loop_line,
-        figures={"first": first, "size": walk.tile[1], "row": _row(walk, extra, "took")},
+        first=first,
+        size=walk.tile[1],
+        row=_row(walk, extra, "took"),
     )
 
 
@@ -280,9 +268,7 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
         row = _row(walk, extra, "took")
         masks = walk.masks[extra]
         if (masks == 2).all():
-            return Sighting(
-                "MASKED-SCORES-NOT-HIDDEN", walk.mask_of(extra), located=True, figures={"row": row}
-            )
+            return Sighting("MASKED-SCORES-NOT-HIDDEN", walk.mask_of(extra), located=True, row=row)
         if (masks == 0).all():
             line, variant = walk.scores_line, "not_masked"
             if walk.product != "out":
@@ -296,7 +282,9 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
             line,
             located=masked,
             variant=variant,
-            figures={"product": walk.product, "row": row, "tiles": odd_start(walk, extra)},
+            product=walk.product,
+            row=row,
+            tiles=odd_start(walk, extra),
         )
     if missing.any():
         return _missing(case, walk)
@@ -318,7 +306,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             walk.mask_of(missing) if masked else walk.loop_line,
             located=masked,
             variant="by_a_mask" if masked else "",
-            figures={"row": row},
+            row=row,
         )
     visited = walk.visited & missing
     if not visited.any():
@@ -328,17 +316,13 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
         return Sighting(
             "KEYS-NEVER-VISITED",
             walk.loop_line,
-            figures={
-                "visible": _visible(walk),
-                "row": row,
-                "loop": "queries" if walk.over_queries else "tiles",
-                "tiles": odd_start(walk, missing),
-            },
+            visible=_visible(walk),
+            row=row,
+            loop="queries" if walk.over_queries else "tiles",
+            tiles=odd_start(walk, missing),
         )
     if (visited == missing).all() and not (walk.met & missing).any():
-        return Sighting(
-            "K-AND-V-APART", walk.product_line, variant="met_no_rows", figures={"row": row}
-        )
+        return Sighting("K-AND-V-APART", walk.product_line, variant="met_no_rows", row=row)
     # Where every weight of a gradient is 0, lse or the scores made them so, and no mask.
     nothing_left = walk.product != "out" and bool((missing | ~walk.due).all())
     # A weight times a softmax_scale of 0 looks as if it were masked.
@@ -349,19 +333,11 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             "VISIBLE-KEYS-MASKED",
             walk.mask_of(missing),
             located=True,
-            figures={
-                "visible": _visible(walk),
-                "row": row,
-                "keys": "keys and queries" if walk.over_queries else "keys",
-            },
+            visible=_visible(walk),
+            row=row,
+            keys="keys and queries" if walk.over_queries else "keys",
         )
     return None
-
-
-def _folded(walk: Walk, query: int, key: int) -> str:
-    if walk.product == "out":
-        return f"query {query} takes key {key}"
-    return f"{walk.product} takes the pair of query {query} and key {key}"
 
 
 def _visible(walk: Walk) -> str:

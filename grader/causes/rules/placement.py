@@ -44,13 +44,11 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
             "STORED-ELSEWHERE",
             line,
             variant=variant,
-            figures={
-                "name": shown,
-                "row": of.beside(made),
-                "place": made.beside(of),
-                "whole_row": of.whole,
-                "whole_place": made.whole,
-            },
+            name=shown,
+            row=of.beside(made),
+            place=made.beside(of),
+            whole_row=of.whole,
+            whole_place=made.whole,
         )
     return None
 
@@ -89,7 +87,11 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
             "LAST-STORE-WINS",
             seen["line"],
             outright=True,
-            figures={"name": name, "one": one, "other": other, "where": where, "whole": whole},
+            name=name,
+            one=one,
+            other=other,
+            where=where,
+            whole=whole,
         )
     return None
 
@@ -102,7 +104,7 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     kinds = TAGGED[seen["one"]], TAGGED[seen["other"]]
     if kinds == ("k", "k") and {"out", "lse"} & set(result.wrong):
         # One number per key meets that of another key: a maximum or a sum along the wrong axis.
-        return sums.over_queries(trace)
+        return sums.at_line(trace, Counter.OVER_QUERIES_LINE)
     delta = seen["weights"] or "dout" in kinds
     names = ["delta" if delta else "lse"] if STATISTIC in kinds else []
     names = [(names[0] if kind == STATISTIC else kind) for kind in kinds]
@@ -122,16 +124,14 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     return Sighting(
         "HEADS-APART" if heads else "ROWS-APART",
         seen["line"],
-        of=names[0],
-        figures={
-            "one": names[0],
-            "other": names[1],
-            "row": first.beside(second),
-            "other_row": second.beside(first),
-            "whole_row": first.whole,
-            "whole_other": second.whole,
-            "note": note,
-        },
+        pointer=names[0],
+        one=names[0],
+        other=names[1],
+        row=first.beside(second),
+        other_row=second.beside(first),
+        whole_row=first.whole,
+        whole_other=second.whole,
+        note=note,
     )
 
 
@@ -144,7 +144,17 @@ def along_keys(trace: Trace, result: Result) -> Sighting | None:
     if keys not in ("k", "v"):
         return None
     exchanged = _exchanged(trace, result, seen["line"])
-    return exchanged or _along_keys("lse" if keys == "k" else "delta", seen)
+    if exchanged is not None:
+        return exchanged
+    down = seen["weights"] == 1  # keys are columns, so queries go down
+    return Sighting(
+        "ALONG-THE-KEYS",
+        seen["line"],
+        located=True,
+        name="lse" if keys == "k" else "delta",
+        rows="rows" if down else "columns",
+        index="[:, None]" if down else "[None, :]",
+    )
 
 
 def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
@@ -156,21 +166,8 @@ def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
         product = int(trace.arrays["stored_products"][PRODUCTS.index(name)][0])
         if name in result.wrong and product and PRODUCTS[product - 1] == other:
             due, taken = ("k", "q") if name == "dq" else ("q", "k")
-            return Sighting(
-                "Q-AND-K-EXCHANGED", line, figures={"name": name, "taken": taken, "due": due}
-            )
+            return Sighting("Q-AND-K-EXCHANGED", line, name=name, taken=taken, due=due)
     return None
-
-
-def _along_keys(name: str, seen: dict[str, int]) -> Sighting:
-    down = seen["weights"] == 1  # keys are columns, so queries go down
-    rows, index = ("rows", "[:, None]") if down else ("columns", "[None, :]")
-    return Sighting(
-        "ALONG-THE-KEYS",
-        seen["line"],
-        located=True,
-        figures={"name": name, "rows": rows, "index": index},
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,12 @@
-"""Which heads and strides the loads used, and how their pointers moved."""
+"""Which heads and strides accesses used, how pointers moved, and how they came outside."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, operand_of
+from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, repeated
 from grader.checks.walk import Walk
+from grader.kernel.machine.tensors import Outside
 from grader.kernel.observers.trace import OPERANDS, Counter, Trace
 from grader.spec.cases import Case
 
@@ -13,7 +14,7 @@ from grader.spec.cases import Case
 def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
     group = case.num_q_heads // case.num_kv_heads
     for operand in ("k", "v"):
-        if any(row["misaligned"] for row in accesses(trace) if operand_of(row) == operand):
+        if any(row["misaligned"] for row in accesses(trace) if row["name"] == operand):
             continue
         read = trace.arrays[f"{operand}_heads"].astype(bool)
         for q_plane in range(read.shape[0]):
@@ -29,13 +30,11 @@ def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
                 return Sighting(
                     "WRONG-BATCH",
                     line,
-                    figures={
-                        "batch": batch,
-                        "operand": operand,
-                        "wrong_batch": wrong_batch,
-                        "q_head": q_head,
-                        "wrong_head": wrong_head,
-                    },
+                    batch=batch,
+                    operand=operand,
+                    wrong_batch=wrong_batch,
+                    q_head=q_head,
+                    wrong_head=wrong_head,
                 )
             # A program of kv heads may have read the query head.
             reads = "reads" if "out" in result.wrong else "is paired with"
@@ -43,29 +42,27 @@ def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
                 "WRONG-KV-HEAD",
                 line,
                 variant="" if group > 1 else "ungrouped",
-                figures={
-                    "q_head": q_head,
-                    "reads": reads,
-                    "operand": operand,
-                    "wrong_head": wrong_head,
-                    "due": q_head // group,
-                    "q_heads": case.num_q_heads,
-                    "kv_heads": case.num_kv_heads,
-                    "group": group,
-                },
+                q_head=q_head,
+                reads=reads,
+                operand=operand,
+                wrong_head=wrong_head,
+                due=q_head // group,
+                q_heads=case.num_q_heads,
+                kv_heads=case.num_kv_heads,
+                group=group,
             )
     return None
 
 
 def strides(case: Case, trace: Trace) -> Sighting | None:
     rows = accesses(trace)
-    strides = {operand_of(row): row["stride"] for row in rows}
+    strides = {row["name"]: row["stride"] for row in rows}
     width = case.head_dim if case.rows is None else case.cols
     # A tile may hold rows of several heads: then those of q and dout are both walked so.
-    one_head = any(operand_of(row) == "q" and row["across"] == row["stride"] for row in rows)
+    one_head = any(row["name"] == "q" and row["across"] == row["stride"] for row in rows)
     together = ("k", "v", "x", *(("dout",) if one_head else ()))
     for row in rows:
-        name, across, stride = operand_of(row), row["across"], row["stride"]
+        name, across, stride = row["name"], row["across"], row["stride"]
         what, got, due = "elements" if name == "w" else "rows", across, stride
         if row["size"] < 2:
             continue
@@ -90,13 +87,11 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
             "WRONG-STRIDE",
             row["line"],
             variant=variant,
-            figures={
-                "name": name,
-                "owners": " and ".join(owners),
-                "moves": f"{got} element{'s'[: got != 1]}",
-                "what": what,
-                "due": due,
-            },
+            name=name,
+            owners=" and ".join(owners),
+            moves=f"{got} element{'s'[: got != 1]}",
+            what=what,
+            due=due,
         )
     return _between_tiles(rows, strides)
 
@@ -104,20 +99,18 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
 def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sighting | None:
     """A pointer that moves from tile to tile by as many rows of another tensor."""
     for row in rows:
-        name, step, size, stride = operand_of(row), row["step"], row["size"], row["stride"]
+        name, step, size, stride = row["name"], row["step"], row["size"], row["stride"]
         owners = [o for o, own in strides.items() if step == size * own != size * stride]
         if size > 1 and owners and row["misaligned"]:
             return Sighting(
                 "WRONG-STRIDE",
                 row["line"],
                 variant="between_tiles",
-                figures={
-                    "name": name,
-                    "owners": " and ".join(owners),
-                    "step": step,
-                    "size": size,
-                    "due": size * stride,
-                },
+                name=name,
+                owners=" and ".join(owners),
+                step=step,
+                size=size,
+                due=size * stride,
             )
     return None
 
@@ -128,7 +121,7 @@ def astray(case: Case, trace: Trace) -> Sighting | None:
     if not line or not 0 <= number < len(OPERANDS):
         return None
     name = OPERANDS[number]
-    return Sighting("READ-ASTRAY", line, figures={"name": name})
+    return Sighting("READ-ASTRAY", line, name=name)
 
 
 def heads_apart(case: Case, trace: Trace) -> Sighting | None:
@@ -137,32 +130,45 @@ def heads_apart(case: Case, trace: Trace) -> Sighting | None:
     if not line or not 0 <= number < len(OPERANDS):
         return None
     name = OPERANDS[number]
-    return Sighting("HEADS-APART", line, variant="weights", figures={"name": name})
+    return Sighting("HEADS-APART", line, variant="weights", name=name)
 
 
 def pointers(case: Case, walk: Walk) -> Sighting | None:
     """A pointer that stands still between tiles, or moves by rows and not by their stride."""
     if not walk.missing.any() and not walk.trace.count(Counter.MISMATCHED):
         return None
-    for row in accesses(walk.trace):
-        name, step, size, stride = operand_of(row), row["step"], row["size"], row["stride"]
-        if name not in ("k", "v") or row["count"] <= row["programs"] or not size:
+    for row in repeated(walk.trace, "k", "v"):
+        name, step, size, stride = row["name"], row["step"], row["size"], row["stride"]
+        if not size:
             continue
         if step == 0:
             return Sighting(
                 "POINTER-STANDS-STILL",
                 row["line"],
-                figures={
-                    "name": name,
-                    "what": f"{size} rows",
-                    "along": "rows",
-                    "stride": "row stride",
-                },
+                name=name,
+                what=f"{size} rows",
+                along="rows",
+                stride="row stride",
             )
         if step == size != size * stride:
             return Sighting(
-                "POINTER-WITHOUT-STRIDE",
-                row["line"],
-                figures={"name": name, "size": size, "stride": stride},
+                "POINTER-WITHOUT-STRIDE", row["line"], name=name, size=size, stride=stride
             )
+    return None
+
+
+def outside(how: str, line: int, of: str) -> Sighting | None:
+    """Return the cause of an access of a pointer that was outside in a way of `Outside`."""
+    if how == Outside.EDGE:
+        return Sighting("EDGE-NOT-MASKED", line, pointer=of)
+    if how == Outside.BLOCK:
+        return Sighting("EDGE-NOT-MASKED", line, variant="of_blocks", pointer=of)
+    if how == Outside.MASK:
+        return Sighting("MASK-TOO-WIDE", line, pointer=of)
+    if how == Outside.STRIDE:
+        return Sighting("WRONG-STRIDE", line, variant="outside", pointer=of)
+    if how in (Outside.TILE, Outside.BEFORE):
+        return Sighting("TILE-OUTSIDE", line, pointer=of)
+    if how == Outside.WRAPS:
+        return Sighting("OFFSET-OVERFLOWS", line, pointer=of)
     return None

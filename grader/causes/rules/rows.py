@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, operand_of
+from grader.causes.rules.sighting import Result, Sighting, line_of, repeated
 from grader.checks.correctness import ranges
 from grader.checks.walk import Walk
 from grader.kernel.observers.trace import GRADIENTS, Counter, Trace
@@ -34,19 +34,15 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
             steps = np.diff(group[:, 5])
             neighbours = len(group) > 1 and (np.diff(group[:, axis]) == 1).all()
             if neighbours and tile > 1 and (abs(steps) == 1).all():
-                return Sighting(
-                    "TILE-NUMBER-AS-ROW", line, figures={"tile": tile, "first": _first(group[:, 5])}
-                )
+                return Sighting("TILE-NUMBER-AS-ROW", line, tile=tile, first=_first(group[:, 5]))
         again = trace.count(Counter.STORED_TWICE_LINE) or line
         left_out = _rows_of_one(nobody, case)
         return Sighting(
             "ROWS-STORED-TWICE",
             again,
-            figures={
-                "out": out,
-                "programs": _two_programs(programs, case, len(nobody)),
-                "nobody": f"; no program stores {left_out}" if left_out else "",
-            },
+            out=out,
+            programs=_two_programs(programs, case, len(nobody)),
+            nobody=f"; no program stores {left_out}" if left_out else "",
         )
     heads = nobody.all(axis=1)
     ran = trace.count(Counter.PROGRAMS) if trace.count(Counter.LAUNCHES) == 1 else 0
@@ -57,13 +53,11 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
             line,
             of_grid=True,
             variant="in_the_kernel" if enough else "",
-            figures={
-                "number": int(heads.sum()),
-                "of": heads.size,
-                "stored": _planes(~heads, case),
-                "missing": _planes(heads, case),
-                "programs": ran,
-            },
+            number=int(heads.sum()),
+            of=heads.size,
+            stored=_planes(~heads, case),
+            missing=_planes(heads, case),
+            programs=ran,
         )
     if nobody.any():
         partial = length // tile * tile
@@ -75,11 +69,9 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
             "ROWS-OF-NOBODY",
             line,
             of_grid=True,
-            figures={
-                "out": out,
-                "rows": _rows_of_one(nobody, case),
-                "first": _first(np.unique(firsts)),
-            },
+            out=out,
+            rows=_rows_of_one(nobody, case),
+            first=_first(np.unique(firsts)),
         )
     return None
 
@@ -105,13 +97,11 @@ def _last_rows(name: str, tile: int, length: int) -> Sighting:
     return Sighting(
         "LAST-ROWS-LEFT-OUT",
         of_grid=True,
-        figures={
-            "missing": length - partial,
-            "name": name,
-            "tile": tile,
-            "last": partial - 1,
-            "length": length,
-        },
+        missing=length - partial,
+        name=name,
+        tile=tile,
+        last=partial - 1,
+        length=length,
     )
 
 
@@ -156,18 +146,15 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
         return None
     if not reads.any():
         return _nothing_read(trace)
-    for row in accesses(trace):
-        repeated = row["count"] > row["programs"] and operand_of(row) == "x"
-        if repeated and row["step"] == 0 and not reads.all():
+    for row in repeated(trace, "x"):
+        if row["step"] == 0 and not reads.all():
             return Sighting(
                 "POINTER-STANDS-STILL",
                 row["line"],
-                figures={
-                    "name": "x",
-                    "what": "tile",
-                    "along": "columns",
-                    "stride": "column stride",
-                },
+                name="x",
+                what="tile",
+                along="columns",
+                stride="column stride",
             )
     columns, rows = (reads == 0).all(axis=0), (reads == 0).all(axis=1)
     if columns.any() and not columns.all() and (reads[:, ~columns] == 1).all():
@@ -179,30 +166,26 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
             "LAST-COLUMNS-NEVER-READ" if last else "COLUMNS-NEVER-READ",
             line_of(trace, "x"),
             variant=variant,
-            figures={"columns": ranges(columns), "of": case.cols},
+            columns=ranges(columns),
+            of=case.cols,
         )
     if rows.any() and not rows.all():
-        return Sighting(
-            "ROWS-NEVER-READ", line_of(trace, "x"), figures={"rows": ranges(rows), "of": case.rows}
-        )
+        return Sighting("ROWS-NEVER-READ", line_of(trace, "x"), rows=ranges(rows), of=case.rows)
     return None
 
 
 def elements_of_w(case: Case, trace: Trace) -> Sighting | None:
     """A pointer to w that stays where it is while the one to x moves."""
     reads = trace.arrays["visits"].sum(axis=0, dtype=np.int64)
-    for row in accesses(trace):
-        repeated = row["count"] > row["programs"] and operand_of(row) == "w"
-        if repeated and row["step"] == 0 and row["size"] < case.cols and (reads == 1).all():
+    for row in repeated(trace, "w"):
+        if row["step"] == 0 and row["size"] < case.cols and (reads == 1).all():
             return Sighting(
                 "POINTER-STANDS-STILL",
                 row["line"],
-                figures={
-                    "name": "w",
-                    "what": _elements(row["size"]),
-                    "along": "columns",
-                    "stride": "stride of w",
-                },
+                name="w",
+                what="element" if row["size"] == 1 else f"{row['size']} elements",
+                along="columns",
+                stride="stride of w",
             )
     return None
 
@@ -212,12 +195,5 @@ def _nothing_read(trace: Trace) -> Sighting | None:
     programs = trace.count(Counter.PROGRAMS)
     if not programs or trace.count(Counter.UNKNOWN_READS):
         return None
-    return Sighting(
-        "COLUMNS-NEVER-READ",
-        variant="none_read",
-        figures={"programs": f"{programs} program{'s' if programs > 1 else ''}"},
-    )
-
-
-def _elements(size: int) -> str:
-    return f"{size} elements" if size > 1 else "element"
+    text = f"{programs} program{'s' if programs > 1 else ''}"
+    return Sighting("COLUMNS-NEVER-READ", variant="none_read", programs=text)

@@ -1,4 +1,4 @@
-"""Outputs that are right but for a factor."""
+"""Outputs that are right but for a factor, and lse that is made of other terms."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import math
 
 import torch
 
+from grader.causes.outputs import Outputs, factors_of
 from grader.causes.rules.fitted_logits import other_logit
-from grader.causes.rules.fitted_lse import other_lse
-from grader.causes.rules.sighting import Sighting
-from grader.checks.correctness import Expected, find_differences
+from grader.causes.rules.sighting import Sighting, by_numbers
+from grader.checks.correctness import find_differences
 from grader.spec.cases import Case
-from grader.spec.inputs import Inputs
 from reference import mistakes_for
 
 _FEWEST = 16  # elements: of one or two any number is a factor
@@ -24,93 +23,100 @@ _PLAIN = 0.1  # how far from once delta counts otherwise
 _ANY = 5e-3  # how far from not at all: a mean over head_dim is near that
 _OF_PLAIN = 0.2  # of that distance, which may be left unexplained
 _LEFT_OVER = 0.02  # of what came out: a small factor hides more than that in the tolerance
+_UNEXPLAINED_LSE = 1e-3  # of the error, where three factors are fitted to it
 _UNEXPLAINED = 0.25  # of the error, which a factor takes away: rounding shifts the mean as well
 
 
-def of_numbers(
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    wrong: tuple[str, ...],
-    got: dict[str, torch.Tensor],
-    expected: Expected,
-) -> Sighting | None:
-    """Return what the numbers of a wrong result say alone, if they say anything."""
+def of_numbers(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
+    """Return what the numbers of a result, of which the outputs `names` are wrong, say alone."""
     return (
-        scaled(case, wrong, got, expected)
-        or other_lse(problem_id, case, inputs, wrong, got, expected)
-        or (case.sink_logits and other_logit(problem_id, case, inputs, got, expected))
-        or rows_scaled(wrong, got, expected)
-        or delta_scaled(problem_id, case, inputs, wrong, got, expected)
-        or None
+        scaled(wrong, names)
+        or other_lse(wrong, names)
+        or (other_logit(wrong) if wrong.case.sink_logits else None)
+        or rows_scaled(wrong, names)
+        or delta_scaled(wrong, names)
     )
 
 
-def scaled(
-    case: Case, wrong: tuple[str, ...], got: dict[str, torch.Tensor], expected: Expected
-) -> Sighting | None:
+def scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
     """Return the factor by which the one wrong output is off everywhere, if there is one."""
-    if len(wrong) != 1 or got[wrong[0]].numel() < _FEWEST:
+    name, expected = names[0], wrong.expected
+    if len(names) != 1 or wrong.got[name].numel() < _FEWEST:
         return None
-    (name,) = wrong
-    truth, honest = expected.truth[name], expected.honest[name]
-    factor = float((got[name].double() * truth).sum() / (truth * truth).sum())
+    out, truth, honest = wrong.got[name].double(), expected.truth[name], expected.honest[name]
+    factor = float((out * truth).sum() / (truth * truth).sum())
     if not math.isfinite(factor) or abs(factor) < _NEXT_TO_NOTHING:
         return None
     times = dataclasses.replace(
         expected, truth={name: factor * truth}, honest={name: factor * honest}
     )
-    apart = (got[name].double() - factor * truth).norm()
-    if find_differences({name: got[name]}, times) or apart > _LEFT_OVER * got[name].double().norm():
+    apart = (out - factor * truth).norm()
+    if find_differences({name: wrong.got[name]}, times) or apart > _LEFT_OVER * out.norm():
         return None
-    if apart > _UNEXPLAINED * (got[name].double() - truth).norm():
+    if apart > _UNEXPLAINED * (out - truth).norm():
         return None
-    return Sighting(
-        "OUTPUT-SCALED",
-        traced=False,
-        figures={"name": name, "times": _words(case, factor), "factor": factor},
-    )
+    return by_numbers("OUTPUT-SCALED", name=name, times=_words(wrong.case, factor), factor=factor)
 
 
-def rows_scaled(
-    wrong: tuple[str, ...], got: dict[str, torch.Tensor], expected: Expected
-) -> Sighting | None:
+def other_lse(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
+    """Return by which factors lse is made of the maximum of a row, its sum and their logarithm."""
+    lse, truth = wrong.got.get("lse"), wrong.expected.truth.get("lse")
+    if names != ("lse",) or wrong.case.rows is not None or not lse.isfinite().all():
+        return None
+    known = wrong.known
+    largest = known.scores().masked_fill(~known.visible(), -math.inf).amax(-1)
+    log_sum = truth - largest
+    parts = {"maximum": largest, "ln(sum)": log_sum, "sum": log_sum.exp()}
+    if lse.numel() < _FEWEST:
+        return None
+    most = _UNEXPLAINED_LSE * float((lse.double() - truth).norm())
+    basis = torch.stack([part.flatten() for part in parts.values()])
+    factors = factors_of(basis, lse.double().flatten(), most)
+    if factors is None:
+        return None
+    terms = zip(factors.tolist(), parts, strict=True)
+    made = [_times(factor) + name for factor, name in terms if abs(factor) > _ALIKE]
+    return by_numbers("OTHER-LSE", made=" + ".join(made) or "0")
+
+
+def _times(factor: float) -> str:
+    """Return the factor before a name, by its own name where it has one."""
+    named = {"": 1.0, "ln(2) * ": math.log(2.0), "log2(e) * ": 1.0 / math.log(2.0)}
+    near = (name for name, v in named.items() if abs(abs(factor) - v) < _ALIKE * v)
+    found = next(near, None)
+    return f"{factor:.4g} * " if found is None else "-" * (factor < 0.0) + found
+
+
+def rows_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
     """Say that each row of `out` is right but for a factor, another one in another row."""
-    if wrong[0] != "out":
+    if names[0] != "out":
         return None
-    out, truth = got["out"].double(), expected.truth["out"]
+    out, truth = wrong.got["out"].double(), wrong.expected.truth["out"]
     if truth.dim() != 4 or min(truth.shape[2:]) < _FEWEST or not out.isfinite().all():
         return None
     factors = (out * truth).sum(-1, keepdim=True) / (truth * truth).sum(-1, keepdim=True)
     if not (factors.abs() > _NOTHING).all():
         return None
-    of_out = dataclasses.replace(expected, truth={"out": truth})
+    of_out = dataclasses.replace(wrong.expected, truth={"out": truth})
     if find_differences({"out": out / factors}, of_out):
         return None
     if (out - factors * truth).norm() > _UNEXPLAINED * (out - truth).norm():
         return None
     least, most = (float(getattr(factors, which)()) for which in ("min", "max"))
-    return Sighting("ROWS-SCALED", traced=False, figures={"least": least, "most": most})
+    return by_numbers("ROWS-SCALED", least=least, most=most)
 
 
-def delta_scaled(
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    wrong: tuple[str, ...],
-    got: dict[str, torch.Tensor],
-    expected: Expected,
-) -> Sighting | None:
+def delta_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
     """Return how often delta counts in dS, where gradients are right but for that."""
-    without = next((m for m in mistakes_for(problem_id) if m.id == "DELTA-MISSING"), None)
-    if without is None or not set(wrong) <= {"dq", "dk"}:
+    without = next((m for m in mistakes_for(wrong.problem_id) if m.id == "DELTA-MISSING"), None)
+    if without is None or not set(names) <= {"dq", "dk"}:
         return None
-    predicted = without.predict(dict(inputs.all), case.kwargs)
+    predicted = without.predict(dict(wrong.inputs.all), wrong.case.kwargs)
     if predicted is None:
         return None
     flat = [
-        torch.cat([values[name].double().flatten() for name in wrong])
-        for values in (predicted, got, expected.truth)
+        torch.cat([values[name].double().flatten() for name in names])
+        for values in (predicted, wrong.got, wrong.expected.truth)
     ]
     missing, given, truth = flat
     share = missing - truth
@@ -122,12 +128,10 @@ def delta_scaled(
     most = min(_LEFT_OVER * abs(times - 1.0), _OF_PLAIN * plain)
     if (missing - times * share - given).norm() > most * share.norm():
         return None
-    are = " and ".join(wrong) + (" are those" if len(wrong) > 1 else " is that")
-    inverse = 1.0 / case.head_dim
+    are = " and ".join(names) + (" are those" if len(names) > 1 else " is that")
+    inverse = 1.0 / wrong.case.head_dim
     mean = " (1/head_dim: a mean, not a sum)" if abs(times - inverse) < _ALIKE * inverse else ""
-    return Sighting(
-        "DELTA-SCALED", traced=False, figures={"times": times, "mean": mean, "are": are}
-    )
+    return by_numbers("DELTA-SCALED", times=times, mean=mean, are=are)
 
 
 def _words(case: Case, factor: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from grader.source.feeding import Spot
 from grader.spec.causes import Text, entry_of
 
 
-@dataclasses.dataclass(frozen=True)
 class Sighting:
     """A cause that was seen: `id` without the problem's prefix, and where.
 
@@ -25,18 +24,25 @@ class Sighting:
     known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
     kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
     looks different at different sizes. `outright`: it says more than a known mistake of the same
-    numbers. `of` is the name of the pointer, where no figure is.
+    numbers. `pointer` is the name of one, where no figure is.
     """
 
-    id: str
-    line: int = 0
-    located: bool = False
-    traced: bool = True
-    of_grid: bool = False
-    outright: bool = False
-    variant: str = ""
-    of: str = ""
-    figures: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    def __init__(
+        self,
+        id: str,
+        line: int = 0,
+        *,
+        located: bool = False,
+        traced: bool = True,
+        of_grid: bool = False,
+        outright: bool = False,
+        variant: str = "",
+        pointer: str = "",
+        **figures: object,
+    ) -> None:
+        self.id, self.line, self.located, self.variant = id, line, located, variant
+        self.traced, self.of_grid, self.outright = traced, of_grid, outright
+        self.pointer, self.figures = pointer, figures
 
     @functools.cached_property
     def text(self) -> Text:
@@ -47,8 +53,8 @@ class Sighting:
     def spot(self) -> Spot:
         """Where it shows: of which part, its table in grader/spec/causes says."""
         part = "" if self.located else entry_of(self.id).part
-        of = self.figures.get("operand") or self.figures.get("name") or ""
-        return Spot(self.line, self.located, part, self.of or str(of))
+        named = self.pointer or self.figures.get("operand") or self.figures.get("name") or ""
+        return Spot(self.line, self.located, part, str(named))
 
     @property
     def family(self) -> str:
@@ -59,6 +65,10 @@ class Sighting:
     def kind(self) -> Kind:
         """What it rests on."""
         return Kind.PROVED if self.outright else Kind.SEEN if self.traced else Kind.NUMBERS
+
+
+# What is known by the numbers of a result alone.
+by_numbers = functools.partial(Sighting, traced=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,17 +87,21 @@ class Result:
     computed_nan: bool = False
 
 
-def accesses(trace: Trace) -> list[dict[str, int]]:
-    return [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
+def accesses(trace: Trace) -> list[dict[str, Any]]:
+    """Return the accesses by the columns of `ACCESS`, and the `name` of what each reads."""
+    rows = [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
+    return [{"name": OPERANDS[row["operand"] - 1], **row} for row in rows]
 
 
-def operand_of(row: dict[str, int]) -> str:
-    return OPERANDS[row["operand"] - 1]
+def repeated(trace: Trace, *names: str) -> list[dict[str, Any]]:
+    """Return the accesses of some operands that programs make more than once each."""
+    rows = [row for row in accesses(trace) if row["count"] > row["programs"]]
+    return [row for row in rows if row["name"] in names]
 
 
 def line_of(trace: Trace, operand: str) -> int:
     """Return the first line that reads an operand; 0 if several kernels do: of which is it?"""
-    rows = [row for row in accesses(trace) if operand_of(row) == operand]
+    rows = [row for row in accesses(trace) if row["name"] == operand]
     return rows[0]["line"] if len({row["kernel"] for row in rows}) == 1 else 0
 
 

@@ -14,7 +14,22 @@ def discarded(case: Case, walk: Walk) -> Sighting | None:
     line = int(walk.trace.arrays["discarded"][PRODUCTS.index(walk.product)])
     if not line:
         return None
-    return Sighting("PRODUCT-DISCARDED", line, located=True, figures={"product": walk.product})
+    return Sighting("PRODUCT-DISCARDED", line, located=True, product=walk.product)
+
+
+def at_line(trace: Trace, counter: Counter) -> Sighting | None:
+    """A line that only a mistake has.
+
+    A tile that is not transposed, a maximum or a sum over queries, or weights that are no
+    exponential of a number below 0.
+    """
+    line = trace.count(counter)
+    id = {
+        Counter.CROSSED_LINE: "TILE-NOT-TRANSPOSED",
+        Counter.OVER_QUERIES_LINE: "REDUCED-OVER-QUERIES",
+        Counter.INFINITE_LINE: "WEIGHTS-INFINITE",
+    }[counter]
+    return Sighting(id, line, located=counter != Counter.INFINITE_LINE) if line else None
 
 
 def scores_left_out(trace: Trace) -> Sighting | None:
@@ -32,7 +47,8 @@ def columns_apart(trace: Trace) -> Sighting | None:
                 seen["line"],
                 located=True,
                 variant=variant,
-                figures={"one": seen["one"], "other": seen["other"]},
+                one=seen["one"],
+                other=seen["other"],
             )
     return None
 
@@ -47,15 +63,10 @@ def turned(case: Case, trace: Trace) -> Sighting | None:
         "WEIGHTS-NOT-TRANSPOSED",
         line,
         located=values != "v",  # of scores of k and q, in that order, the same is seen
-        figures={"values": values, "axis": axis, "rows": rows},
+        values=values,
+        axis=axis,
+        rows=rows,
     )
-
-
-def over_queries(trace: Trace) -> Sighting | None:
-    line = trace.count(Counter.OVER_QUERIES_LINE)
-    if not line:
-        return None
-    return Sighting("REDUCED-OVER-QUERIES", line, located=True)
 
 
 def mixed(case: Case, trace: Trace) -> Sighting | None:
@@ -65,18 +76,8 @@ def mixed(case: Case, trace: Trace) -> Sighting | None:
     query_side, key_side = MIXED[trace.count(Counter.MIXED)]
     due = {"q": "k", "dout": "v"}[query_side]
     return Sighting(
-        "WRONG-OPERAND",
-        line,
-        located=True,
-        figures={"query_side": query_side, "key_side": key_side, "due": due},
+        "WRONG-OPERAND", line, located=True, query_side=query_side, key_side=key_side, due=due
     )
-
-
-def not_transposed(case: Case, trace: Trace) -> Sighting | None:
-    line = trace.count(Counter.CROSSED_LINE)
-    if not line:
-        return None
-    return Sighting("TILE-NOT-TRANSPOSED", line, located=True)
 
 
 def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
@@ -94,7 +95,9 @@ def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
             "WRONG-PRODUCT",
             line,
             variant="of_out" if name == "out" else "",
-            of=due if name == "out" else "",
-            figures={"name": name, "factor": factor, "due": due},
+            pointer=due if name == "out" else "",
+            name=name,
+            factor=factor,
+            due=due,
         )
     return None

@@ -7,16 +7,13 @@ import math
 
 import torch
 
-from grader.checks.correctness import Expected
-from grader.spec.cases import Case
-from grader.spec.inputs import Inputs
-from reference.variants import case_of
+from grader.causes.outputs import Outputs, factors_of
 
 _UNEXPLAINED = 1e-2  # of the error of the rows, at most
 _ROWS = 24  # of one head, that a fit looks at
 _SHARE = 1e-3  # of the weights of a row: what has less is not told
 _EQUATIONS = 2  # and more for each unknown
-_TILES = (128, 64, 32, 16)
+TILES = (128, 64, 32, 16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,23 +43,18 @@ class Rows:
         return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
 
 
-def wrong_rows(
-    problem_id: str,
-    case: Case,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    expected: Expected,
-) -> Rows | None:
-    if "out" not in expected.truth:
+def wrong_rows(wrong: Outputs) -> Rows | None:
+    truth = wrong.expected.truth.get("out")
+    if truth is None:
         return None
-    out, truth = got["out"].double(), expected.truth["out"]
+    out = wrong.got["out"].double()
     off = (out - truth).norm(dim=-1) / truth.norm(dim=-1)
     batch, head = divmod(int(off.amax(-1).argmax()), off.shape[1])
     queries = torch.nonzero(off[batch, head] > _UNEXPLAINED).flatten()
     if not len(queries):
         return None
     queries = queries[:: -(-len(queries) // _ROWS)]
-    known = case_of(problem_id, inputs.all, case.kwargs)
+    known = wrong.known
     kv_head = int(known.kv_heads[head])
     rows_of_q, keys = known.q[batch, head, queries], known.k[batch, kv_head]
     scores = rows_of_q @ keys.T
@@ -82,7 +74,7 @@ def wrong_rows(
         known.v[batch, kv_head],
         queries.tolist(),
         known.scale,
-        (known.tile_k,) if problem_id == "p01" else _TILES,
+        (known.tile_k,) if known.problem_id == "p01" else TILES,
         sees,
     )
 
@@ -97,10 +89,8 @@ def counts_of(rows: Rows, groups: torch.Tensor) -> torch.Tensor | None:
     share = (rows.weights[:, None, :] * groups).sum(-1)
     if groups.shape[-2] * _EQUATIONS > parts.shape[-1] or not parts.isfinite().all():
         return None
-    size = parts.norm(dim=-1, keepdim=True).clamp(min=1e-300)
-    basis = (parts / size).mT
-    found = torch.linalg.lstsq(basis, rows.got[..., None], driver="gelsd").solution
-    if not found.isfinite().all() or not rows.explained((basis @ found)[..., 0]):
+    most = _UNEXPLAINED * float((rows.got - rows.truth).norm())
+    counts = factors_of(parts, rows.got, most)
+    if counts is None:
         return None
-    counts = found[..., 0] / size[..., 0]
     return counts.masked_fill((share < _SHARE) & (counts.abs() * share < _SHARE), math.nan)

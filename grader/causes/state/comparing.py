@@ -61,17 +61,11 @@ class Compared:
         return all(value is True for status in self.status for value in status.values())
 
 
+@np.errstate(all="ignore")  # what a wrong kernel holds may be infinite, or no number
 def compare(
     problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool
 ) -> Compared:
     """Compare rounds with the oracle; they may part where a result of the queries is `wrong`."""
-    with np.errstate(all="ignore"):  # what a wrong kernel holds may be infinite, or no number
-        return _compare(problem_id, case, inputs, rounds, wrong=wrong)
-
-
-def _compare(
-    problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool
-) -> Compared:
     oracle = oracle_of(problem_id, case, inputs, rounds)
     segments = rounds.column("segment")
     tolerance = TOLERANCES[case.dtype]

@@ -8,7 +8,7 @@ import numpy as np
 
 from grader.causes.state.comparing import ROLES, Compared
 from grader.causes.state.roles import Known
-from grader.checks.correctness import ranges
+from grader.checks.correctness import ranges, ranges_of
 from grader.kernel.observers.rounds import Rounds
 from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
 
@@ -52,7 +52,14 @@ def conclusion_of(
     if compared.part is not None:
         if never:
             notes.append(f"{never}: {_LOOK}")
-        return Conclusion(_parted(compared), tuple(notes), is_known=True)
+        r = compared.part.round
+        text = "the state parts from the reference in the first tile"
+        if r > 0:
+            text = (
+                f"the state agrees with the reference up to tile {r}, and parts from it in tile"
+                f" {r + 1}"
+            )
+        return Conclusion(text, tuple(notes), is_known=True)
     if failed:
         text = "the call ended as said above; these are the tiles up to then"
         return Conclusion(text, tuple(notes))
@@ -107,17 +114,6 @@ def is_odd(rounds: Rounds, compared: Compared, r: int) -> bool:
     return oracle.pairs.any_in(r) or oracle.other_head == r or bool(rounds.column("mixed")[r])
 
 
-def _parted(compared: Compared) -> str:
-    part = compared.part
-    assert part is not None
-    if part.round == 0:
-        return "the state parts from the reference in the first tile"
-    return (
-        f"the state agrees with the reference up to tile {part.round}, and parts from it in tile"
-        f" {part.round + 1}"
-    )
-
-
 def _notes(rounds: Rounds, compared: Compared) -> list[str]:
     notes = []
     if compared.why_not:
@@ -161,9 +157,8 @@ def _never(rounds: Rounds, compared: Compared, trace: Trace | None) -> str | Non
         missed = never & ~(trace.arrays["takes"][PRODUCTS.index("out")][ids] > 0)
     if not missed.any():
         return None
-    mask = np.zeros(compared.oracle.seqlen_q, bool)
-    mask[ids[missed.any(axis=1)] % compared.oracle.seqlen_q] = True
-    keys, queries = missed.any(axis=0), mask
+    keys = missed.any(axis=0)
+    queries = set((ids[missed.any(axis=1)] % compared.oracle.seqlen_q).tolist())
     are, were = ("key {} is", "was") if keys.sum() == 1 else ("keys {} are", "were")
-    of = f"quer{'y' if queries.sum() == 1 else 'ies'} {ranges(queries)}"
+    of = f"quer{'y' if len(queries) == 1 else 'ies'} {ranges_of(queries)}"
     return f"{are.format(ranges(keys))} visible to {of} and {were} in no tile"

@@ -36,23 +36,9 @@ def find_roles(rounds: Rounds, oracle: Oracle, where: Sequence[int], tolerance: 
     return _compared(found, true)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Found:
-    """Which variables are the state, and how; `good` is in how many rounds they agreed, all told.
-
-    `reference` is what sum and accumulator are relative to, None where that is not known, and
-    `divided` says whether the latter is by the former.
-    """
-
-    roles: Roles
-    reference: Reference | None
-    divided: bool
-    good: int
-
-
-def _compared(found: _Found, measure: Measure) -> Roles:
+def _compared(roles: Roles, measure: Measure) -> Roles:
     """Return the roles as they compare with the states of `measure`."""
-    roles, reference = found.roles, found.reference
+    reference = roles.reference
     maximum, total, acc = roles.maximum, roles.sum, roles.accumulator
     if maximum is not None:
         role = measure.maximum(maximum.variable, roles.unit or 1.0)
@@ -61,7 +47,7 @@ def _compared(found: _Found, measure: Measure) -> Roles:
         role = measure.sum(total.variable, reference)
         total = dataclasses.replace(role, known=total.known)
     if acc is not None and reference is not None:
-        role = measure.accumulator(acc.variable, reference, divided=found.divided)
+        role = measure.accumulator(acc.variable, reference, divided=roles.divided)
         acc = dataclasses.replace(role, known=acc.known)
     return dataclasses.replace(roles, maximum=maximum, sum=total, accumulator=acc)
 
@@ -72,13 +58,13 @@ class _Finder:
     where: tuple[int, ...]
     measure: Measure
 
-    def find(self) -> _Found:
+    def find(self) -> Roles:
         """Find all that can be found."""
         roles = self._maximum()
         maximum = roles.maximum
         vectors = [v for v in self.rounds.vectors if maximum is None or v is not maximum.variable]
         readings = self._readings(maximum, roles.unit)
-        best = _Found(roles, None, divided=False, good=0)
+        best = roles
         for reference in readings:
             total = self._best(self.measure.sum(v, reference) for v in vectors)
             for divided in (False, True):
@@ -88,29 +74,24 @@ class _Finder:
                 )
                 good = sum(r.right_rounds(self.where) for r in (total, acc) if r is not None)
                 if good > best.good:
-                    roles = dataclasses.replace(roles, sum=total, accumulator=acc)
-                    best = _Found(roles, reference, divided, good)
-        if best.roles.sum is None and (other := self._in_another_unit(best.roles, vectors)):
-            roles, maximum = other, other.maximum
-            best = _Found(roles, None, divided=False, good=0)
-        elif best.roles.sum is None and roles.factor is None and roles.unit not in (None, *_SCALED):
+                    found = dataclasses.replace(roles, sum=total, accumulator=acc, good=good)
+                    best = dataclasses.replace(found, reference=reference, divided=divided)
+        if best.sum is None and (other := self._in_another_unit(best, vectors)):
+            best = other
+        elif best.sum is None and best.factor is None and best.unit not in (None, *_SCALED):
             # Scores that nobody scaled are in this unit too, and then it is a wrong one.
             maximum = dataclasses.replace(maximum, comparable=False)
-            roles = dataclasses.replace(roles, maximum=maximum)
-            best = dataclasses.replace(best, roles=dataclasses.replace(best.roles, maximum=maximum))
-        reference = best.reference
-        if reference is None and maximum is not None and roles.unit is not None:
+            best = dataclasses.replace(best, maximum=maximum)
+        maximum, reference = best.maximum, best.reference
+        if reference is None and maximum is not None and best.unit is not None:
             # By a maximum in no unit nothing is to be measured: by the true one, then.
-            reference = readings[-2] if roles.factor is not None else readings[0]
-        known = best.roles
+            reference = readings[-2] if best.factor is not None else readings[0]
+        total, acc = best.sum, best.accumulator
         if reference is not None:
-            known = dataclasses.replace(
-                known,
-                sum=known.sum or self._called_sum(vectors, reference),
-                accumulator=known.accumulator or self._made_of_products(reference),
-            )
+            total = total or self._called_sum(vectors, reference)
+            acc = acc or self._made_of_products(reference)
         good = best.good + (maximum.right_rounds(self.where) if maximum is not None else 0)
-        return _Found(known, reference, best.divided, good)
+        return dataclasses.replace(best, sum=total, accumulator=acc, reference=reference, good=good)
 
     def _in_another_unit(self, roles: Roles, vectors: Sequence[Variable]) -> Roles | None:
         """Return the roles where the kernel subtracts its maximum in a unit that it is not in.

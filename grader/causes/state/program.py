@@ -10,7 +10,7 @@ from grader.causes.state import telling
 from grader.causes.state.comparing import Part, compare
 from grader.causes.state.conclusion import conclusion_of
 from grader.checks import outcome
-from grader.checks.correctness import Difference, Expected, element_errors
+from grader.checks.correctness import Difference, Expected
 from grader.isolate.evidence import CallEvidence
 from grader.kernel.observers.rounds import RoundsShape
 from grader.source.submission import Source
@@ -80,14 +80,11 @@ class Called:
         end = conclusion_of(
             rounds, compared, followed.trace, failed=failure is not None, wrong=wrong
         )
-        queries = shown.shown_queries
         record = _with(
             record,
             program=shown,
             tiles=len(rounds) + rounds.more,
-            rounds=telling.rounds_of(
-                case, self.source, rounds, compared, corner, queries, wrong=wrong
-            ),
+            rounds=telling.rounds_of(case, self.source, rounds, compared, corner, wrong=wrong),
             parting=telling.parting_of(rounds, compared, self.source),
             conclusion=end.text,
             notes=end.notes,
@@ -107,13 +104,9 @@ class Called:
             return -1, 0
         if not self.differences:
             return self.case.seqlen_q - 1, 0
-        name = self.differences[0].name
-        truth = self.expected.truth[name]
-        errors = element_errors(name, self.evidence.outputs[name], self.expected)
-        place = np.unravel_index(int(errors.argmax()), tuple(truth.shape))
-        batch, head, row = (int(i) for i in place[:3])
+        batch, head, row, *column = self.differences[0].place
         plane = batch * self.case.num_q_heads + head
-        return plane * self.case.seqlen_q + row, int(place[3]) if len(place) > 3 else 0
+        return plane * self.case.seqlen_q + row, column[0] if column else 0
 
     def _are_wrong(self, queries: np.ndarray) -> bool:
         """Whether some result of these rows of q is wrong."""

@@ -71,7 +71,9 @@ class Roles:
     """The state of one loop's rounds; None where no variable, or more than one, may be it.
 
     `unit` is what 1 in the scaled scores is in the maximum's units, None where that is not known;
-    `factor` by what a maximum of `Known.FACTOR` or `Known.UNIT` is too large.
+    `factor` by what a maximum of `Known.FACTOR` or `Known.UNIT` is too large. `reference` is what
+    sum and accumulator are relative to, None where that is not known, and `divided` says whether
+    the latter is by the former; `good` is in how many rounds they agreed, all told.
     """
 
     maximum: Role | None = None
@@ -79,6 +81,9 @@ class Roles:
     accumulator: Role | None = None
     unit: float | None = None
     factor: float | None = None
+    reference: Reference | None = None
+    divided: bool = False
+    good: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

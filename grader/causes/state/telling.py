@@ -10,7 +10,7 @@ import numpy as np
 from grader.causes.state.comparing import ROLES, Compared
 from grader.causes.state.ran import assignments, source_lines, what_ran
 from grader.causes.state.roles import Role
-from grader.checks.correctness import ranges
+from grader.checks.correctness import ranges_of, told_apart
 from grader.kernel.observers.rounds import Rounds, Variable
 from grader.source.submission import Source
 from grader.spec.cases import Case
@@ -29,10 +29,11 @@ _WORDS = {
 class Corner:
     """Places in a tile of queries that are shown: two rows of it, and some columns of V.
 
-    `row` is the one of the rows that is wrong.
+    `queries` are the numbers of the rows in the sequence, `row` is the one that is wrong.
     """
 
     rows: tuple[int, ...]
+    queries: tuple[int, ...]
     columns: range
     row: int
 
@@ -54,23 +55,22 @@ class Corner:
                 column = int(np.where(np.isnan(error), np.inf, error).argmax())
         near = exist[np.argsort(np.abs(exist - row), kind="stable")][: _CORNER[0]]
         first = min(column // _CORNER[1] * _CORNER[1], case.head_dim - _CORNER[1])
-        return cls(tuple(sorted(near.tolist())), range(first, first + _CORNER[1]), row)
+        rows = tuple(sorted(near.tolist()))
+        queries = tuple(int(rounds.queries[r]) % case.seqlen_q for r in rows)
+        return cls(rows, queries, range(first, first + _CORNER[1]), row)
 
 
 def program_of(case: Case, rounds: Rounds, corner: Corner) -> Program:
     """Return which program was followed, and which of its queries are shown."""
     there = rounds.queries[rounds.queries >= 0]
     planes = np.unique(there // case.seqlen_q)
-    places = there % case.seqlen_q
-    mask = np.zeros(case.seqlen_q, bool)
-    mask[places] = True
     return Program(
         kernel=rounds.kernel,
         ids=rounds.program,
         batch=int(planes[0]) // case.num_q_heads,
         head=int(planes[0]) % case.num_q_heads,
-        queries=ranges(mask),
-        shown_queries=tuple(int(rounds.queries[r]) % case.seqlen_q for r in corner.rows),
+        queries=ranges_of((there % case.seqlen_q).tolist()),
+        shown_queries=corner.queries,
         columns=f"{corner.columns[0]}-{corner.columns[-1]}",
     )
 
@@ -81,7 +81,6 @@ def rounds_of(
     rounds: Rounds,
     compared: Compared,
     corner: Corner,
-    queries: tuple[int, ...],
     *,
     wrong: bool,
 ) -> tuple[TileRound, ...]:
@@ -94,15 +93,19 @@ def rounds_of(
             role = compared.role(rounds, r, name)
             if role is not None and role.variable.present[r]:
                 known.append(role.variable)
-                shown += _of_role(name, role, r, compared, corner, queries)
+                shown += _of_role(name, role, r, compared, corner)
         if len(known) < len(ROLES):
-            others = [v for v in (*rounds.vectors, *rounds.matrices) if _is_state(v, known, r)]
-            shown += [s for v in others[:_MOST_OTHERS] for s in _numbers(v, r, corner, queries)]
+            others = [
+                variable
+                for variable in (*rounds.vectors, *rounds.matrices)
+                if variable.carried and variable not in known and variable.present[r]
+            ]
+            shown += [s for v in others[:_MOST_OTHERS] for s in _numbers(v, r, corner)]
         keys = compared.oracle.positions[r]
         told.append(
             TileRound(
                 number=r + 1,
-                keys=_keys(keys),
+                keys=ranges_of(keys[keys >= 0].tolist()) or "none",
                 line=int(rounds.column("line")[r]) or None,
                 ran=tuple(what_ran(case, source, rounds, r, [v.name for v in known])),
                 ended=bool(rounds.column("ended")[r]),
@@ -113,20 +116,14 @@ def rounds_of(
     return tuple(told)
 
 
-def _is_state(variable: Variable, known: list[Variable], r: int) -> bool:
-    return variable.carried and variable not in known and bool(variable.present[r])
-
-
-def _of_role(
-    name: str, role: Role, r: int, compared: Compared, corner: Corner, queries: tuple[int, ...]
-) -> list[Shown]:
+def _of_role(name: str, role: Role, r: int, compared: Compared, corner: Corner) -> list[Shown]:
     status = compared.status[r][name]
     wanted = role.wanted[r] if status is not None else None
-    shown = _numbers(role.variable, r, corner, queries, wanted)
+    shown = _numbers(role.variable, r, corner, wanted)
     if status is not False:
         return [s.model_copy(update={"role": name, "agrees": status}) for s in shown]
     apart = int((~role.agrees[r]).sum())
-    by_query = dict(zip(queries, role.agrees[r][list(corner.rows)].tolist(), strict=True))
+    by_query = dict(zip(corner.queries, role.agrees[r][list(corner.rows)].tolist(), strict=True))
     told = []
     for s in shown:  # a matrix is shown by the query: one may agree where another does not
         agrees = by_query.get(s.query, False)
@@ -139,7 +136,6 @@ def _numbers(
     variable: Variable,
     r: int,
     corner: Corner,
-    queries: tuple[int, ...],
     wanted: np.ndarray | None = None,
 ) -> list[Shown]:
     """Return the numbers of the corner: of a vector in one entry, of a matrix one for each row."""
@@ -154,7 +150,7 @@ def _numbers(
             values[row, columns],
             None if wanted is None else wanted[row, columns],
         )
-        for row, query in zip(rows, queries, strict=True)
+        for row, query in zip(rows, corner.queries, strict=True)
     ]
 
 
@@ -162,29 +158,13 @@ def _pair(name: str, query: int | None, yours: np.ndarray, wanted: np.ndarray | 
     texts = [f"{value:.6g}" for value in yours.tolist()]
     if wanted is None:
         return Shown(name=name, query=query, yours=tuple(texts))
-    pairs = [_apart(a, b) for a, b in zip(yours.tolist(), wanted.tolist(), strict=True)]
+    pairs = [  # with more than six digits where rounding alone does not make them differ
+        told_apart(a, b, most=6 if abs(a - b) <= 1e-5 * abs(b) else 9)
+        for a, b in zip(yours.tolist(), wanted.tolist(), strict=True)
+    ]
     return Shown(
         name=name, query=query, yours=tuple(a for a, _ in pairs), oracle=tuple(b for _, b in pairs)
     )
-
-
-def _apart(got: float, expected: float) -> tuple[str, str]:
-    """Write two numbers with six digits, or with as many, up to nine, as tell them apart."""
-    close = abs(got - expected) <= 1e-5 * abs(expected)
-    for digits in (6,) if close else range(6, 10):
-        texts = f"{got:.{digits}g}", f"{expected:.{digits}g}"
-        if texts[0] != texts[1]:
-            break
-    return texts
-
-
-def _keys(positions: np.ndarray) -> str:
-    there = positions[positions >= 0]
-    if not there.size:
-        return "none"
-    mask = np.zeros(int(there.max()) + 1, bool)
-    mask[there] = True
-    return ranges(mask)
 
 
 # -- facts ----------------------------------------------------------------------------------------
@@ -217,17 +197,13 @@ def _facts(rounds: Rounds, compared: Compared, r: int, row: int) -> list[str]:
     for pairs, what in kinds:
         if pairs.any():
             here = row if pairs[row].any() else int(pairs.any(axis=1).argmax())
-            query, key = _query(rounds, compared, here), int(pairs[here].argmax())
+            query, key = int(rounds.queries[here]) % oracle.seqlen_q, int(pairs[here].argmax())
             count = int(pairs.sum())
             pair = (
                 "pair of a query and a key is" if count == 1 else "pairs of a query and a key are"
             )
             told.append(f"{count} {pair} {what}, such as query {query} and key {key}")
     return told
-
-
-def _query(rounds: Rounds, compared: Compared, row: int) -> int:
-    return int(rounds.queries[row]) % compared.oracle.seqlen_q
 
 
 def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | None:

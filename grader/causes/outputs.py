@@ -1,0 +1,52 @@
+"""Outputs of which some numbers are wrong, and the sums of terms that give such numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from grader.checks.correctness import Expected
+from grader.spec.cases import Case
+from grader.spec.inputs import Inputs
+from reference.variants import Case as Known
+from reference.variants import case_of
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outputs:
+    """What came out of one call of a problem's entry point, and what should have."""
+
+    problem_id: str
+    case: Case
+    inputs: Inputs
+    got: dict[str, torch.Tensor]
+    expected: Expected
+
+    @property
+    def known(self) -> Known:
+        """The inputs in fp64, with all that is derived from them; of attention alone."""
+        return case_of(self.problem_id, self.inputs.all, self.case.kwargs)
+
+
+def factors_of(parts: torch.Tensor, got: torch.Tensor, most: float) -> torch.Tensor | None:
+    """Return the factors, (..., parts), with which parts add up to what came out.
+
+    None where what is left of it has a norm above `most`.
+
+    Args:
+        parts: (..., parts, numbers).
+        got: (..., numbers).
+    """
+    size = parts.norm(dim=-1, keepdim=True).clamp(min=1e-300)
+    basis = (parts / size).mT
+    found = torch.linalg.lstsq(basis, got[..., None], driver="gelsd").solution
+    left = float((basis @ found - got[..., None]).norm())
+    if not found.isfinite().all() or not left <= most:
+        return None
+    return found[..., 0] / size[..., 0]
+
+
+def tiles_of(length: int, tile: int) -> torch.Tensor:
+    """Return which of so many rows or keys are in each tile, (tiles, length)."""
+    return torch.arange(-(-length // tile))[:, None] == torch.arange(length) // tile
