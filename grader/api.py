@@ -9,7 +9,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import secrets
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -242,13 +241,7 @@ class Grader:
         """
         sources = tuple(SourceFile.of(id, self._sources[id].data) for id in problem_ids)
         request = MeasureRequest(
-            sources=sources,
-            device=self._device,
-            token=secrets.token_hex(),
-            jailed=self.request.jailed,
-            official=self.request.official,
-            device_uuid=self.request.environment.device_uuid,
-            policy=self.request.policy,
+            **self.request.of_child(), sources=sources, official=self.request.official
         )
         run = _Measuring()
         for line in self._children.events(

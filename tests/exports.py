@@ -170,7 +170,7 @@ COUNTED = {
         figures=WorkFigures(
             multiply_adds=Amount(done=1310, needed=1000, naive=1800),
             elements_read=Amount(done=1200, needed=1000, naive=1700),
-            full=1.1,
+            full=1.2,
         )
     ),
     "p08": Evidence(

@@ -192,7 +192,7 @@ def test_files_and_folders_that_cannot_be_read(tmp_path, monkeypatch):
 
 def test_a_file_that_becomes_a_link_is_not_followed(tmp_path):
     folder = make_folder(tmp_path / "s", TWO)
-    with archives.folders.opened(folder, "s") as (found, _):
+    with archives.folders.opened(folder, "s") as found:
         (folder / P04).unlink()
         (folder / P04).symlink_to("/etc/passwd")
         entry = next(e for e in found if e.name == P04)

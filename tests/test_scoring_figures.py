@@ -1,38 +1,32 @@
 """Points for speed, work and memory, for every figure there can be."""
 
-import itertools
 import math
 
 import pytest
 
 from grader.judge import scoring
 from grader.spec.grade_record import Amount, MemoryFigures, Verdict, WorkFigures
-from tests.test_scoring import assert_ordered, figures_of, is_tenths, pts
+from tests.test_scoring import figures_of, is_tenths, pts
 
 NOT_A_MEASUREMENT = [math.nan, math.inf, -math.inf, 0.0, -3.0, None]
 
 
-@pytest.mark.parametrize(
-    ("speedup", "expected"),
-    [(0.5, 0), (1, 0), (math.sqrt(20), 0.5), (20, 1), (20.0001, 1), (1e300, 1), (5e-324, 0)],
-)
-def test_speed_fraction_is_linear_in_the_logarithm(speedup, expected):
-    assert scoring.speed_fraction(speedup, 1.0, 20.0) == pytest.approx(expected)
+def speed_points(speedup, possible=1000):
+    return scoring.score_speed(figures_of(speedup), possible).points.earned
 
 
 @pytest.mark.parametrize("speedup", NOT_A_MEASUREMENT)
 def test_what_is_no_measurement_is_a_fault_of_the_judge_and_earns_nothing(speedup):
-    assert scoring.speed_fraction(speedup, 1.0, 20.0) == 0
     speed = scoring.score_speed(figures_of(speedup), 2)
     assert speed.verdict is Verdict.INTERNAL
     assert speed.points == pts(0, 0, 2)
 
 
-def test_speed_fraction_is_monotone():
-    ratios = [1.02**i for i in range(-50, 250)]
-    fractions = [scoring.speed_fraction(ratio, 1.0, 20.0) for ratio in ratios]
-    assert fractions == sorted(fractions)
-    assert all(0 <= fraction <= 1 for fraction in fractions)
+def test_points_for_speed_are_linear_in_the_logarithm_and_never_fall():
+    assert speed_points(math.sqrt(20)) == 500
+    assert speed_points(5e-324) == 0 and speed_points(1e300) == 1000
+    earned = [speed_points(1.02**i) for i in range(-50, 250)]
+    assert earned == sorted(earned)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +46,13 @@ def test_points_are_rounded_down_to_a_tenth_and_full_only_for_all():
     for possible in range(0, 31):
         assert scoring.tenths(possible, 1.0) == possible
         assert scoring.tenths(possible, 1 - 1e-12) == possible
-        assert scoring.tenths(possible, math.nan) == scoring.tenths(possible, -0.5) == 0
+        assert scoring.tenths(possible, 0.0) == 0
         assert scoring.tenths(possible, 0.999) < possible or not possible
         assert is_tenths(scoring.tenths(possible, 0.377))
 
 
 @pytest.mark.parametrize(("floor", "full"), [(1, 1), (0, 2), (3, 2), (math.nan, 2), (1, None)])
 def test_bad_speed_targets_are_a_fault_of_the_judge(floor, full):
-    assert scoring.speed_fraction(5.0, floor, full) == 0
     speed = scoring.score_speed(figures_of(5.0, floor, full), 2)
     assert speed.verdict is Verdict.INTERNAL
     assert speed.points == pts(0, 0, 2)
@@ -115,18 +108,6 @@ def test_work_that_was_not_counted_is_a_fault_of_the_judge_and_earns_nothing():
     assert work.verdict is Verdict.INTERNAL and work.points == pts(0, 0, 2)
 
 
-def test_garbage_in_the_figures_of_work_stays_a_fraction():
-    counts = (-(2**63), -1, 0, 1, 1000, 2**63 - 1)
-    for full in (0.0, -1.0, 1.1, 5.0, math.nan, math.inf):
-        for done, needed, naive in itertools.product(counts, repeat=3):
-            read = Amount(done=done, needed=needed, naive=naive)
-            figures = work_of(full=full, elements_read=read)
-            assert 0 <= scoring.work_fraction(figures) <= 1
-            work = scoring.score_work(figures, 2)
-            assert_ordered(work.points)
-            assert (work.reason is None) == (work.points.earned == 2)
-
-
 def test_less_work_than_any_right_answer_does_earns_nothing():
     dots = Amount(done=1999, needed=2500, naive=5000, least=2000)
     figures = work_of(multiply_adds=dots, elements_read=amount(3.0))
@@ -166,9 +147,6 @@ def test_a_right_kernel_that_does_too_much_passes_with_part_of_the_points(ratio,
         ((0, 0), (10, 20), "pass"),
         ((10, 21), (10, 20), "fail"),
         ((11, 20), (10, 20), "fail"),
-        ((10,), (10, 20), "internal"),
-        ((), (), "internal"),
-        ((10, 20), (), "internal"),
     ],
 )
 def test_memory_is_all_or_nothing(extra, allowed, verdict):
@@ -176,7 +154,7 @@ def test_memory_is_all_or_nothing(extra, allowed, verdict):
     memory = scoring.score_memory(figures, 2)
     assert memory.verdict == verdict
     assert memory.points.earned == (2 if verdict == "pass" else 0)
-    assert memory.points.available == (0 if verdict == "internal" else 2)
+    assert memory.points.available == 2
     assert memory.figures is figures
 
 

@@ -60,13 +60,12 @@ def test_no_smaller_case_has_more_of_anything():
 def test_a_worker_that_dies_ends_the_search_and_what_was_found_stays(monkeypatch):
     wrong = iter([None, True])
 
-    def found(self, case):
+    def found(session, called, case):
         try:
             return next(wrong) and SimpleNamespace(first="out[0]")
         except StopIteration:
-            raise smallest._TooLong from None
+            raise smallest._Gone from None
 
-    monkeypatch.setattr(smallest._Search, "__init__", lambda self, *_: setattr(self, "_tried", ()))
-    monkeypatch.setattr(smallest._Search, "_wrong", found)
+    monkeypatch.setattr(smallest, "_wrong", found)
     case = resolve({"seqlen": 64, "head_dim": 64}, "fp32", "")
     assert " head_dim=32 " in smallest.smaller_case(None, SimpleNamespace(case=case))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from rich import progress
 from rich.console import Console
 
 
-class Live:
+class Live(contextlib.AbstractContextManager):
     """Bars, or lines, on `console`, which should write to standard error.
 
     Use it as a context manager: leaving it, also by an exception, takes the bars away and gives the
@@ -24,15 +22,7 @@ class Live:
         self._clock = clock
         self._bars: progress.Progress | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def show(self, *columns: progress.ProgressColumn) -> progress.Progress | None:

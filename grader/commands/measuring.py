@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 
 from grader.isolate.processes import Children, Ending
@@ -23,7 +22,6 @@ def measured(
         sources=tuple(files),
         device=environment.device,
         device_uuid=environment.device_uuid,
-        token=secrets.token_hex(),
     )
     for line in children.events(module, [], request.model_dump_json(), MEASURE_S, ending):
         event = read_event(line, request.token)

@@ -32,23 +32,26 @@ def check_results(
             )
         results[check.id] = result
     found = list(results.values())
-    found = _with_steps(problem, findings, found) if source.keeps_given else found
-    return [_with_lines(result, source) for result in found]
+    steps = _steps_of_causes(problem, findings, found) if source.keeps_given else {}
+    return [_located(result, steps, source) for result in found]
 
 
-def _with_lines(result: CheckResult, source: Source) -> CheckResult:
-    """Add the lines of the step where no line is known."""
+def _located(result: CheckResult, steps: dict[str | None, int], source: Source) -> CheckResult:
+    """Add where a failure is, if no line is known: the step of its cause, and the step's lines."""
     message, step = result.message, result.step
-    if message is None or step is None or message.line is not None:
+    if message is not None and message.line is not None:
         return result
-    located = message.model_copy(update={"step_lines": source.lines_of_step(step)})
-    return result.model_copy(update={"message": located})
+    if step is None and result.verdict is Verdict.FAIL:
+        step = steps.get(_id(result))
+    if message is not None and step is not None:
+        message = message.model_copy(update={"step_lines": source.lines_of_step(step)})
+    return result.model_copy(update={"step": step, "message": message})
 
 
-def _with_steps(
+def _steps_of_causes(
     problem: Problem, findings: Findings, results: list[CheckResult]
-) -> list[CheckResult]:
-    """Add the step that makes all that a cause gets wrong, where neither step nor line is known.
+) -> dict[str | None, int]:
+    """Return for each cause the step that makes all that it gets wrong, where there is one.
 
     Other outputs were judged beside those, and were right.
     """
@@ -69,21 +72,11 @@ def _with_steps(
         others = right[cause] | (always if not names & always else set())
         if of and at_core and others - names:
             steps[cause] = min(of)[1]  # of a step that makes less besides
-    return [
-        result.model_copy(update={"step": steps[_id(result)]})
-        if result.id in by_id and _is_nowhere(result) and _id(result) in steps
-        else result
-        for result in results
-    ]
+    return steps
 
 
 def _id(result: CheckResult) -> str | None:
     return result.diagnosis.id if result.diagnosis else None
-
-
-def _is_nowhere(result: CheckResult) -> bool:
-    """Whether neither the step of a failure is known nor a line."""
-    return result.step is None and (result.message is None or result.message.line is None)
 
 
 def _check_result(

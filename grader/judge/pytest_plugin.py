@@ -7,14 +7,15 @@ code never runs in this process: a case calls it in a worker.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grader.judge import pytest_summary
 from grader.judge.pytest_run import PytestRun, RunningCase
+from grader.report.message import event, failure_text
+from grader.spec.findings import CauseFound
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import PROBLEMS, ManifestError, Problem, load_problem
 
@@ -142,8 +143,45 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     at_its_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     causes = run.finish(counts=at_its_end and not session.shouldfail, say=say)
     if reporter is not None:
-        pytest_summary.show_each_cause_once(reporter, causes)
+        _show_each_cause_once(reporter, causes)
+
+
+def _show_each_cause_once(reporter: Any, causes: Mapping[Any, CauseFound]) -> None:
+    """Leave one failure of each cause among pytest's failures; the others are counted apart.
+
+    What one case looks like, another may contradict: so it is done when all are in. `causes` are
+    those of cases, by problem, check and number.
+    """
+    shown: dict[tuple[str, ...], Any] = {}
+    again: list[Any] = []
+    for report in reporter.stats.get("failed", []):
+        finding = getattr(report, "finding", None)
+        if finding is None or finding.message is None:
+            shown[("other", report.nodeid)] = report
+            continue
+        cause = causes.get(report.place)
+        problem, check, _ = report.place
+        report.longrepr = failure_text(problem, check, finding, cause, cause and cause.step)
+        key = (problem, report.longrepr.splitlines()[0] if cause else _kind(finding.message))
+        if key in shown:
+            again.append(report)
+        else:
+            shown[key] = report
+    if again:
+        reporter.stats["failed"] = list(shown.values())
+        reporter.stats["failed for a cause told above"] = again
+    if any(key[0] != "other" for key in shown):
+        # pytest's own summary would cut the cause to the width of the terminal.
+        reporter.reportchars = "".join(c for c in reporter.reportchars if c not in "fE")
+
+
+def _kind(message: Any) -> str:
+    """What failures without a known cause have in common: their headline, or a refusal's check."""
+    return message.test if "invalid=" in (message.input or "") else event(message)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    pytest_summary.name_causes(terminalreporter)
+    """Name each cause once more, whole, at the end."""
+    for report in terminalreporter.stats.get("failed", ()):
+        if getattr(report, "finding", None) is not None:
+            terminalreporter.write_line(str(report.longrepr).splitlines()[0], red=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from grader.spec.grade_record import Environment
 from grader.spec.problem import load_problem
@@ -35,6 +36,15 @@ class Request:
     calibration: Calibration | None = None
     first: tuple[str, ...] = ()
     chips: tuple[int, ...] = ()
+
+    def of_child(self) -> dict[str, Any]:
+        """Return what each process of the judge is asked with, see `ChildRequest`."""
+        return {
+            "device": self.environment.device,
+            "device_uuid": self.environment.device_uuid,
+            "policy": self.policy,
+            "jailed": self.jailed,
+        }
 
     def num_cases(self) -> dict[str, int]:
         """Return the number of cases of each problem."""

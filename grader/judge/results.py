@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from grader.judge import check_results, scoring
 from grader.judge.next_step import next_step
@@ -16,10 +17,12 @@ from grader.spec.grade_record import (
     ComponentResult,
     MemoryFigures,
     Message,
+    Points,
     ProblemResult,
     SpeedFigures,
     Verdict,
     WorkFigures,
+    worst,
 )
 from grader.spec.problem import Problem
 from grader.timing.choice import aimed
@@ -48,10 +51,26 @@ class Assembly:
         self, findings: Findings, *, interrupted: bool, duration_s: float = 0.0
     ) -> ProblemResult:
         """Return the result of a test run, before speed and memory are measured."""
-        how = {"seed": self.request.seed, "source": self.source}
-        checks = check_results.check_results(self.problem, findings, **how)
-        result = self._of(checks, findings.work, interrupted=interrupted)
-        return result.model_copy(update={"duration_s": round(duration_s, 3)})
+        problem, seed = self.problem, self.request.seed
+        checks = check_results.check_results(problem, findings, seed=seed, source=self.source)
+        correctness, scored = scoring.score_correctness(checks, problem.points.correctness)
+        counts = scoring.hold(supporting(problem, checks, "work")) and not interrupted
+        work = findings.work or (_NO_COUNT if counts else _NOT_RUN)
+        found = {"work": work, "speed": self._pending(), "memory": self._pending()}
+        components = {"correctness": correctness}
+        components |= {name: self._component(name, found[name], checks) for name in found}
+        blind = problem.uses_triton and self._device == "cpu" and scoring.is_complete(correctness)
+        return ProblemResult(
+            id=problem.id,
+            title=problem.title,
+            bonus=problem.bonus,
+            **_together(components, scored),
+            checks=tuple(scored),
+            next_step=next_step(problem, self.source, scored, correctness, components["work"]),
+            unseen=_UNSEEN_WITHOUT_A_GPU if blind else None,
+            source_sha256=self.source.sha256 if self.source.data else None,
+            duration_s=round(duration_s, 3),
+        )
 
     def failed(self, text: str) -> Findings:
         """Return the findings where the judge itself failed."""
@@ -75,49 +94,10 @@ class Assembly:
 
     def measured(self, result: ProblemResult, speed: Evidence, memory: Evidence) -> ProblemResult:
         """Return `result` with speed and memory scored."""
-        components = dict(result.components)
-        for name, evidence in (("speed", speed), ("memory", memory)):
-            if self.problem.points_of(name):
-                components[name] = self._component(name, evidence, result.checks)
-        update = {
-            "components": components,
-            "points": scoring.problem_points(components),
-            "verdict": scoring.problem_verdict(components, result.checks),
-        }
-        return result.model_copy(update=update)
-
-    def _of(
-        self,
-        checks: Sequence[CheckResult],
-        work: Evidence | None = None,
-        *,
-        interrupted: bool = False,
-    ) -> ProblemResult:
-        problem = self.problem
-        correctness, scored = scoring.score_correctness(checks, problem.points.correctness)
-        possible = {name: problem.points_of(name) for name in ("work", "speed", "memory")}
-        evidence = {name: self._pending() for name in ("speed", "memory") if possible[name]}
-        if problem.work is not None:
-            counts = scoring.hold(supporting(problem, checks, "work")) and not interrupted
-            evidence["work"] = work or (_NO_COUNT if counts else _NOT_RUN)
-        found = {name: self._component(name, seen, checks) for name, seen in evidence.items()}
-        components = scoring.complete_components(
-            {"correctness": correctness, **found},
-            {"correctness": problem.points.correctness, **possible},
-        )
-        blind = problem.uses_triton and self._device == "cpu" and scoring.is_complete(correctness)
-        return ProblemResult(
-            id=problem.id,
-            title=problem.title,
-            bonus=problem.bonus,
-            verdict=scoring.problem_verdict(components, scored),
-            points=scoring.problem_points(components),
-            components=components,
-            checks=tuple(scored),
-            next_step=next_step(problem, self.source, scored, correctness, components["work"]),
-            unseen=_UNSEEN_WITHOUT_A_GPU if blind else None,
-            source_sha256=self.source.sha256 if self.source.data else None,
-        )
+        found = {"speed": speed, "memory": memory}
+        measured = {name: self._component(name, found[name], result.checks) for name in found}
+        components = result.components | measured
+        return result.model_copy(update=_together(components, result.checks))
 
     def _pending(self) -> Evidence:
         """Return what is known of speed or memory before it is measured."""
@@ -130,25 +110,35 @@ class Assembly:
     def _component(
         self, name: str, evidence: Evidence, checks: Sequence[CheckResult]
     ) -> ComponentResult:
-        rests_on = supporting(self.problem, checks, name)
-        return scoring.gate(self._score(name, evidence), rests_on)
+        possible = self.problem.points_of(name)
+        if not possible:
+            return scoring.withheld(Verdict.NOT_MEASURED, 0, f"this problem has no {name} part")
+        return scoring.gate(self._score(possible, evidence), supporting(self.problem, checks, name))
 
-    def _score(self, name: str, evidence: Evidence) -> ComponentResult:
+    def _score(self, possible: float, evidence: Evidence) -> ComponentResult:
         problem, request = self.problem, self.request
-        possible, figures = problem.points_of(name), evidence.figures
-        if evidence.verdict is not None:
-            reason = evidence.reason or "no reason was recorded"
-            return scoring.withheld(evidence.verdict, possible, reason)
-        if name == "work" and isinstance(figures, WorkFigures):
-            full = problem.work.full if problem.work else figures.full
-            return scoring.score_work(figures.model_copy(update={"full": full}), possible)
-        if name == "speed" and isinstance(figures, SpeedFigures):
-            figures = aimed(problem, figures, request.environment, request.calibration)
-            return scoring.score_speed(figures, possible)
-        if name == "memory" and isinstance(figures, MemoryFigures):
-            return scoring.score_memory(figures, possible)
-        reason = f"the judge recorded no figures of {name}"
+        match evidence.figures:
+            case _ if evidence.verdict is not None:
+                reason = evidence.reason or "no reason was recorded"
+                return scoring.withheld(evidence.verdict, possible, reason)
+            case WorkFigures() as figures:
+                return scoring.score_work(figures, possible)
+            case SpeedFigures() as figures:
+                figures = aimed(problem, figures, request.environment, request.calibration)
+                return scoring.score_speed(figures, possible)
+            case MemoryFigures() as figures:
+                return scoring.score_memory(figures, possible)
+        reason = "the judge recorded no figures"
         return scoring.withheld(Verdict.INTERNAL, possible, reason)
+
+
+def _together(
+    components: Mapping[str, ComponentResult], checks: Sequence[CheckResult]
+) -> dict[str, Any]:
+    """Return the components of a problem, the sum of their points, and the worst verdict."""
+    verdicts = [part.verdict for part in (*components.values(), *checks)]
+    points = sum((component.points for component in components.values()), Points())
+    return {"components": components, "points": points, "verdict": worst(verdicts)}
 
 
 def supporting(

@@ -7,17 +7,16 @@ Rules that hold everywhere here:
 - 0 <= earned <= available <= possible.
 - Failed checks cost their share of the points and no more; problem.toml gives each a tenth of a
   point at least, so that one that fails is seen.
-- A missing or contradictory input is scored zero or `INTERNAL`; nothing is skipped silently.
+- What could not be measured is `INTERNAL` or `NOT_MEASURED`; nothing is skipped silently.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from grader.base.text import finite
 from grader.spec.grade_record import (
-    COMPONENTS,
     Amount,
     CheckResult,
     ComponentResult,
@@ -78,24 +77,17 @@ def score_correctness(
     that is `INTERNAL` or `NOT_MEASURED` is not available; one that was `SKIPPED` is, and earns
     nothing.
     """
-    total_weight = sum(max(check.weight, 0.0) for check in checks)
-    if possible <= 0 or total_weight <= 0:
-        scored = tuple(check.model_copy(update={"points": Points()}) for check in checks)
-        reason = "the problem has no check that carries weight"
-        return withheld(Verdict.INTERNAL, max(possible, 0), reason), scored
-
+    total_weight = sum(check.weight for check in checks)
     earned = available = 0.0
     scored_checks = []
     for check in checks:
-        worth = possible * max(check.weight, 0.0) / total_weight
-        measured = _is_measured(check.verdict)
-        held = worth * check.share if measured else 0.0
+        worth = possible * check.weight / total_weight
+        reachable = worth if _is_measured(check.verdict) else 0.0
+        held = reachable * check.share
         earned += held
-        available += worth if measured else 0.0
+        available += reachable
         points = Points(
-            earned=round(held, 2),
-            available=round(worth, 2) if measured else 0.0,
-            possible=round(worth, 2),
+            earned=round(held, 2), available=round(reachable, 2), possible=round(worth, 2)
         )
         scored_checks.append(check.model_copy(update={"points": points}))
     whole = all(c.share >= 1.0 for c in checks if _is_measured(c.verdict))
@@ -140,34 +132,21 @@ def _correctness_reason(checks: Sequence[CheckResult]) -> str | None:
 # Work, speed and memory. The components made here are not yet gated: see `gate`.
 
 
-def speed_fraction(speedup: float | None, floor: float | None, full: float | None) -> float:
-    """Return the part of the speed points earned: 0 at `floor`, 1 at `full`, linear in the log.
-
-    NaN, infinity, zero and negative ratios are not measurements and earn 0, and so does every
-    ratio when not 0 < floor < full (`score_speed` reports such targets as a fault of the judge).
-    """
-    ratio, low, high = finite(speedup), finite(floor), finite(full)
-    if ratio is None or low is None or high is None or not 0 < low < high:
-        return 0.0
-    if not ratio > low:
-        return 0.0
-    if ratio >= high:
-        return 1.0
-    return (math.log(ratio) - math.log(low)) / (math.log(high) - math.log(low))
-
-
 def tenths(possible: float, fraction: float) -> float:
     """Return `possible * fraction` rounded down to a tenth: all points only at fraction 1."""
-    if possible <= 0 or not fraction > 0:
-        return 0.0
-    return min(possible, math.floor(10.0 * possible * min(fraction, 1.0) + ROUNDING_SLACK) / 10.0)
+    return min(possible, math.floor(10.0 * possible * fraction + ROUNDING_SLACK) / 10.0)
+
+
+def _part_of_way(ratio: float, none: float, full: float) -> float:
+    """Return how far a ratio has come from where there are no points to all: in the logarithm."""
+    return min(max(math.log(ratio / none) / math.log(full / none), 0.0), 1.0)
 
 
 def score_speed(figures: SpeedFigures, possible: float) -> ComponentResult:
     """Score `figures.speedup`, the ratio to naive on the same device.
 
-    The verdict is `PASS` whatever the ratio: a right kernel that is slow is right, and has some of
-    the points.
+    No points up to `floor`, all from `full` on. The verdict is `PASS` whatever the ratio: a right
+    kernel that is slow is right, and has some of the points.
     """
     floor, full, speedup = (finite(v) for v in (figures.floor, figures.full, figures.speedup))
     if floor is None or full is None or not 0 < floor < full:
@@ -176,7 +155,7 @@ def score_speed(figures: SpeedFigures, possible: float) -> ComponentResult:
     if speedup is None or speedup <= 0:
         reason = "the measured ratio is not a positive finite number"
         return withheld(Verdict.INTERNAL, possible, reason, figures)
-    earned = tenths(possible, speed_fraction(speedup, floor, full))
+    earned = tenths(possible, _part_of_way(speedup, floor, full))
     reason = f"{speedup:.3g}x naive; no points at {floor:g}x, full points at {full:g}x"
     return _passed(possible, earned, reason if earned < possible else None, figures)
 
@@ -195,9 +174,9 @@ def _part(amount: Amount, full: float) -> float:
         return 0.0
     if amount.ratio <= full:
         return 1.0
-    if not 0 < full < amount.naive_ratio or amount.ratio >= amount.naive_ratio:
+    if amount.naive_ratio <= full:
         return 0.0
-    return math.log(amount.naive_ratio / amount.ratio) / math.log(amount.naive_ratio / full)
+    return _part_of_way(amount.ratio, amount.naive_ratio, full)
 
 
 def score_work(figures: WorkFigures, possible: float) -> ComponentResult:
@@ -230,15 +209,12 @@ def is_wasteful(work: ComponentResult) -> bool:
 def score_memory(figures: MemoryFigures, possible: float) -> ComponentResult:
     """Score extra memory: all points if no more than allowed at every length, or none."""
     extra, allowed = figures.extra_bytes, figures.allowed_bytes
-    if not extra or len(extra) != len(allowed):
-        reason = "extra or allowed memory was not recorded for every length"
-        return withheld(Verdict.INTERNAL, possible, reason, figures)
     within = [got <= limit for got, limit in zip(extra, allowed, strict=True)]
     if all(within):
         return _passed(possible, possible, None, figures)
     first = within.index(False)
-    where = f" at seqlen {figures.lengths[first]}" if first < len(figures.lengths) else ""
-    reason = f"more memory beyond inputs and outputs than is allowed{where}"
+    reason = "more memory beyond inputs and outputs than is allowed"
+    reason += f" at seqlen {figures.lengths[first]}"
     if figures.tile:  # the work of problems with a kernel tells of tiles, and this one has none
         queries, keys = figures.tile
         reason += f" with tile_q={queries}, tile_k={keys}: hold the scores of one tile at a time"
@@ -255,8 +231,6 @@ def gate(component: ComponentResult, rests_on: Sequence[CheckResult]) -> Compone
     possible = component.points.possible
     if not _is_measured(component.verdict):
         return component
-    if not rests_on:
-        return withheld(Verdict.INTERNAL, possible, "no check was recorded that it rests on")
     if hold(rests_on):
         return component
     if failed := [c.id for c in rests_on if _is_measured(c.verdict) and not _passes(c)]:
@@ -298,38 +272,6 @@ def is_complete(correctness: ComponentResult) -> bool:
 
 
 # Problems and the whole record.
-
-
-def complete_components(
-    components: Mapping[str, ComponentResult], possible: Mapping[str, float]
-) -> dict[str, ComponentResult]:
-    """Return all four components in order; one that is missing and worth points is `INTERNAL`."""
-    whole = {}
-    for name in COMPONENTS:
-        worth = max(possible.get(name, 0), 0)
-        if name in components:
-            whole[name] = components[name]
-        elif worth:
-            reason = f"the judge recorded no {name} result"
-            whole[name] = withheld(Verdict.INTERNAL, worth, reason)
-        else:
-            reason = f"this problem has no {name} part"
-            whole[name] = withheld(Verdict.NOT_MEASURED, 0, reason)
-    return whole
-
-
-def problem_points(components: Mapping[str, ComponentResult]) -> Points:
-    """Return the sum over the components."""
-    return sum((component.points for component in components.values()), Points())
-
-
-def problem_verdict(
-    components: Mapping[str, ComponentResult], checks: Sequence[CheckResult]
-) -> Verdict:
-    """Return the worst verdict among components and checks; `INTERNAL` without all components."""
-    if any(name not in components for name in COMPONENTS):
-        return Verdict.INTERNAL
-    return worst([*(c.verdict for c in components.values()), *(c.verdict for c in checks)])
 
 
 def total(problems: Iterable[ProblemResult]) -> tuple[Points, Points]:

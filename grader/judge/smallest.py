@@ -27,57 +27,39 @@ _HEAD_DIMS = (16, 32, 64)
 _OPTIONS = {"window_size": 1, "num_sink_tokens": 0, "tile_q": 1, "tile_k": 1}  # and the least
 
 
-class _TooLong(Exception):
-    """No more calls are made."""
+class _Gone(Exception):
+    """The worker is gone: no more calls are made."""
 
 
 def smaller_case(session: Session, called: Called) -> str | None:
     """Say which smaller case is wrong as the one that was `called`, and how; None without one."""
-    search, best, case = _Search(session, called), None, called.case
-    with contextlib.suppress(_TooLong):
-        while (found := search.step(case)) is not None:
-            best, (case, _) = found, found
-    return f"{best[0]} is wrong, too: {best[1].first}" if best else None
-
-
-class _Search:
-    """Tries cases in which the first wrong output of a call may be wrong too, a NaN as a NaN."""
-
-    def __init__(self, session: Session, called: Called) -> None:
-        self._session = session
-        self._problem = called.problem
-        self._seed = called.seed
-        self._name = called.differences[0].name
-        self._nan = _has_nan(called.evidence, self._name)
-        self._tried: set[Case] = set()
-
-    def step(self, case: Case) -> tuple[Case, Difference] | None:
-        """Return the first of the smaller cases that is wrong."""
-        for smaller in _smaller(case):
-            if smaller in self._tried:
-                continue
-            difference = self._wrong(smaller)
+    tried: set[Case] = set()
+    found, waiting = None, _smaller(called.case)
+    with contextlib.suppress(_Gone):
+        while (case := next(waiting, None)) is not None and len(tried) < _MOST_CALLS:
+            difference = None if case in tried else _wrong(session, called, case)
+            tried.add(case)
             if difference is not None:
-                return smaller, difference
-        return None
+                found, waiting = f"{case} is wrong, too: {difference.first}", _smaller(case)
+    return found
 
-    def _wrong(self, case: Case) -> Difference | None:
-        if len(self._tried) == _MOST_CALLS:
-            raise _TooLong
-        self._tried.add(case)
-        names = (self._name,)
-        try:
-            inputs = make_inputs(self._problem, case, case_seed(self._seed, "smallest"))
-            expected = expect(self._problem, case, inputs, names)
-        except (ValueError, RuntimeError, IndexError):  # these values need more room
-            return None
-        evidence = self._session.call(case, inputs, names)
-        if not isinstance(evidence.result, Reply):  # the worker is gone
-            raise _TooLong
-        if outcome.of_call(evidence, self._problem.signature) is not None:
-            return None
-        found = find_differences(evidence.outputs, expected)
-        return found[0] if found and _has_nan(evidence, self._name) == self._nan else None
+
+def _wrong(session: Session, called: Called, case: Case) -> Difference | None:
+    """Say how the first wrong output of a call is wrong in another case, a NaN as a NaN."""
+    problem, name = called.problem, called.differences[0].name
+    try:
+        inputs = make_inputs(problem, case, case_seed(called.seed, "smallest"))
+        expected = expect(problem, case, inputs, (name,))
+    except (ValueError, RuntimeError, IndexError):  # these values need more room
+        return None
+    evidence = session.call(case, inputs, (name,))
+    if not isinstance(evidence.result, Reply):
+        raise _Gone
+    if outcome.of_call(evidence, problem.signature) is not None:
+        return None
+    found = find_differences(evidence.outputs, expected)
+    same = _has_nan(evidence, name) == _has_nan(called.evidence, name)
+    return found[0] if found and same else None
 
 
 def _has_nan(evidence: CallEvidence, name: str) -> bool:

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -166,8 +165,8 @@ class TestRun:
             *(["-x"] if self._request.exit_first else []),
         ]
         request = TestRequest(
+            **self._request.of_child(),
             source=self._source,
-            device=self._request.environment.device,
             seed=self._request.seed,
             done=tuple(self.findings.cases),
             first=self._request.first,
@@ -176,10 +175,6 @@ class TestRun:
             compile_workers=self._compile_workers,
             kernels=self._children.kernels,
             chips=self._request.chips,
-            policy=self._request.policy,
-            token=secrets.token_hex(),
-            jailed=self._request.jailed,
-            device_uuid=self._request.environment.device_uuid,
         )
         limits, ending = self.problem.limits, Ending()
         deadline_s = PATIENCE * (limits.total_s + limits.lost_s) + _JUDGE_S

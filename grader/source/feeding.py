@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from grader.source.loops import FUNCTIONS, LOOPS, lines_of
+from grader.source.loops import FUNCTIONS, LOOPS, function_at, lines_of
 from grader.spec.problem import GIVEN
 
 _MOST = 400  # names that are followed
@@ -49,7 +49,7 @@ def lines_feeding(tree: ast.Module, spot: Spot, ends: Callable[[int], bool]) -> 
     itself that line is the one. Without a part it is all that the line reads, of a store its
     address and mask, of a loop its bounds.
     """
-    function = _function_at(tree, spot.line)
+    function = function_at(tree, spot.line)
     return set() if function is None else _Slice(tree, spot, ends).from_line(function)
 
 
@@ -103,7 +103,8 @@ class _Slice:
         self, function: ast.FunctionDef, around: list[ast.stmt]
     ) -> tuple[list[ast.AST], bool]:
         """Return the expressions of the part, and whether these are of an access."""
-        loop = max((n for n in around if isinstance(n, LOOPS)), key=_begin, default=None)
+        loops = [n for n in around if isinstance(n, LOOPS)]
+        loop = max(loops, key=lambda n: n.lineno, default=None)
         inner = max(around, key=lambda n: (n.lineno, -(n.end_lineno or n.lineno)))
         part = self._spot.part
         if loop is not None and part == "bounds":
@@ -280,11 +281,6 @@ def _is_of(name: str, of: str) -> bool:
     return not of or name.partition("_")[0] == of.partition("_")[0]
 
 
-def _function_at(tree: ast.Module, line: int) -> ast.FunctionDef | None:
-    around = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and line in lines_of(n)]
-    return max(around, key=lambda n: n.lineno, default=None)
-
-
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
     """Return the functions of a file, and those that it imports from `given`, by name."""
     found = {}
@@ -343,10 +339,6 @@ def _names_of(target: ast.AST) -> set[str]:
     return {target.id} if isinstance(target, ast.Name) else set()
 
 
-def _begin(node: ast.stmt) -> int:
-    return node.lineno
-
-
 def _parameters(function: ast.FunctionDef) -> list[str]:
     arguments = function.args
     return [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
@@ -358,7 +350,7 @@ def _calls(tree: ast.Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.C
         if isinstance(node, ast.Call):
             called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
             if isinstance(called, ast.Name) and called.id == name:
-                caller = _function_at(tree, node.lineno)
+                caller = function_at(tree, node.lineno)
                 if caller is not None:
                     yield caller, node
 

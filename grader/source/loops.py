@@ -23,14 +23,19 @@ def loops_around(tree: ast.Module, line: int) -> list[range]:
     lines = [line]
     while lines:
         line = lines.pop()
-        functions = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and line in lines_of(n)]
-        inner = max(functions, key=lambda n: n.lineno, default=None)
+        inner = function_at(tree, line)
         around = (lines_of(n) for n in ast.walk(inner or tree) if isinstance(n, LOOPS))
         loops += [loop for loop in around if line in loop]
         if inner is not None and inner.name not in known:
             known.add(inner.name)
             lines += _named(tree, inner.name)
     return loops
+
+
+def function_at(tree: ast.Module, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Return the innermost function in which a line lies."""
+    around = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and line in lines_of(n)]
+    return max(around, key=lambda n: n.lineno, default=None)
 
 
 def is_head_of_loop(tree: ast.Module, line: int) -> bool:

@@ -89,8 +89,10 @@ def probe(wanted: str) -> Environment:
 
 def _notes(triton: str) -> tuple[str, ...]:
     """Say once what a student misses with this version of Triton."""
-    version = _version(triton)
-    minor = Version(f"{version.major}.{version.minor}")
+    try:
+        minor = Version(".".join(map(str, Version(triton).release[:2])))
+    except InvalidVersion:
+        minor = Version("0")
     if not OLDEST_TRITON <= minor <= NEWEST_TRITON:
         return (f"Triton {triton} is untested here: expected 3.6 to 3.9",)
     if minor >= Version("3.9"):
@@ -115,10 +117,3 @@ def _driver() -> str | None:
         if found := re.search(r"\bKernel Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", text):
             return found[1]
     return None
-
-
-def _version(text: str | None) -> Version:
-    try:
-        return Version(text or "0")
-    except InvalidVersion:
-        return Version("0")

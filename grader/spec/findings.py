@@ -8,6 +8,7 @@ every line is read as one of these records or not at all.
 from __future__ import annotations
 
 import base64
+import secrets
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -64,13 +65,27 @@ class SourceFile(Record):
         return cls(problem=problem, data=base64.b64encode(data))
 
 
-class TestRequest(Record):
+class ChildRequest(Record):
+    """What the judge asks of a process of its own, whatever that does.
+
+    `token` begins every line of its events: others may write into the pipe. `policy` says whether
+    the source policy is in force, `jailed` whether workers are in a jail (grader/isolate/jail.py);
+    `device_uuid` is that of the GPU, where there is one.
+    """
+
+    device: Literal["cpu", "cuda"]
+    policy: bool = True
+    token: str = Field(default_factory=secrets.token_hex)
+    jailed: bool = False
+    device_uuid: str | None = None
+
+
+class TestRequest(ChildRequest):
     """Run the cases of one problem but those of `done`; `spent_s` and `lost_s` are used up."""
 
     __test__ = False  # no class of tests, whatever its name says to pytest
 
     source: SourceFile
-    device: Literal["cpu", "cuda"]
     seed: str
     done: tuple[tuple[str, int], ...] = ()
     first: tuple[str, ...] = ()  # checks whose cases run before the others
@@ -79,25 +94,16 @@ class TestRequest(Record):
     compile_workers: int = 1
     kernels: Path | None = None  # keeps what compiles for a GPU that is not there
     chips: tuple[int, ...] = ()  # compiled for too, on request
-    policy: bool = True  # the source policy is in force
-    token: str = ""  # begins every line of the events: others may write into the pipe
-    jailed: bool = False  # the workers, see grader/isolate/jail.py
-    device_uuid: str | None = None  # of the GPU, where there is one
 
 
 MEASURE_S = 1800.0  # the most that a measuring process may take
 
 
-class MeasureRequest(Record):
-    """Measure speed and memory of these files; all else as of a `TestRequest`."""
+class MeasureRequest(ChildRequest):
+    """Measure speed and memory of these files, `official` ones in more blocks."""
 
     sources: tuple[SourceFile, ...]
-    device: Literal["cpu", "cuda"]
-    policy: bool = True
-    token: str = ""
-    jailed: bool = False
     official: bool = False
-    device_uuid: str | None = None
 
 
 class Evidence(Record):

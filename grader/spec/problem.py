@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import re
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -173,21 +172,15 @@ class Problem(Table):
 
     def cases(self, check: Check, seed: str) -> dict[int, Case]:
         """Cases of `check` by their number, sizes drawn from `seed`."""
-        cases = {}
-        for index, case in enumerate(self._expanded(check, seed)):
-            if case.dtype == "bf16":
-                case = dataclasses.replace(case, gpu=True)
-            cases[index] = case
-        return cases
-
-    def _expanded(self, check: Check, seed: str) -> Iterator[Case]:
-        index = itertools.count()
+        view, cases = self.of(check), dict[int, Case]()
         for table in check.cases:
-            for dtype in table.dtypes or self.of(check).base.dtypes or ("fp32",):
+            for dtype in table.dtypes or view.base.dtypes or ("fp32",):
                 # Draws depend on the run's seed and on nothing that the submission can choose.
-                place = f"{seed}/{self.id}/{check.id}/{next(index)}"
-                given = self.of(check).base.given | table.given
-                yield resolve(given, dtype, place, exact=check.exact)
+                place = f"{seed}/{self.id}/{check.id}/{len(cases)}"
+                given = view.base.given | table.given
+                given |= {"gpu": True} if dtype == "bf16" else {}
+                cases[len(cases)] = resolve(given, dtype, place, exact=check.exact)
+        return cases
 
     @property
     def counted(self) -> Check | None:

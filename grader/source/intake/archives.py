@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from grader.base.regular_file import open_regular
 from grader.source.intake import choosing, folders, tars, zips
@@ -25,7 +23,6 @@ from grader.source.intake.entries import (
     first_bytes,
     shown,
 )
-from grader.spec.problem import load_problem, problem_ids
 
 __all__ = ["ArchiveError", "Contents", "read"]
 
@@ -45,58 +42,42 @@ def read(path: Path) -> Contents:
         ArchiveError: it cannot be read, or holds no answer, two submissions or one answer twice.
     """
     what = shown(path.name or str(path))
-    problems = [load_problem(id) for id in problem_ids()]
-    try:
-        mode = os.lstat(path).st_mode
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no such file"
-        raise ArchiveError(f"{what} cannot be read: {reason}; {_EXPECTED}") from None
-    if stat.S_ISDIR(mode):
-        with folders.opened(path, what) as (entries, skipped):
-            return choose(entries, problems, what, skipped)
-    with _opened_file(path, mode, what) as file, _entries(file, path, what) as entries:
-        return choose(entries, problems, what)
+    with contextlib.ExitStack() as stack:
+        return choose(_entries(path, what, stack), what)
 
 
 def holds_answers(folder: Path) -> bool:
     """Whether a folder has answers by their names; one that cannot be listed may have some."""
-    problems = [load_problem(id) for id in problem_ids()]
     try:
-        with folders.opened(folder, shown(folder.name)) as (entries, _):
-            return choosing.holds_answers(entries, problems)
+        with folders.opened(folder, shown(folder.name)) as entries:
+            return choosing.holds_answers(entries)
     except ArchiveError:
         return True
 
 
-@contextlib.contextmanager
-def _opened_file(path: Path, mode: int, what: str) -> Iterator[BinaryIO]:
-    if stat.S_ISLNK(mode):
-        raise ArchiveError(f"{what}: got a link, {_EXPECTED} itself")
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(open_regular(path))
-        except OSError as error:
-            raise ArchiveError(f"{what} cannot be read: {error.strerror}; {_EXPECTED}") from None
-        size = os.fstat(file.fileno()).st_size
-        if size > MAX_ARCHIVE_BYTES:
-            got, most = size // 2**20, MAX_ARCHIVE_BYTES // 2**20
-            raise ArchiveError(f"{what}: got {got} MiB, expected at most {most} MiB; {ADVICE}")
-        yield file
-
-
-@contextlib.contextmanager
-def _entries(file: BinaryIO, path: Path, what: str) -> Iterator[list[Entry]]:
-    """Open what the first bytes of a file say that it is, whatever its name says."""
+def _entries(path: Path, what: str, stack: contextlib.ExitStack) -> list[Entry]:
+    """Open a folder, or what the first bytes of a file say that it is, whatever its name says."""
+    try:
+        mode = os.lstat(path).st_mode
+        if stat.S_ISDIR(mode):
+            return stack.enter_context(folders.opened(path, what))
+        if stat.S_ISLNK(mode):
+            raise ArchiveError(f"{what}: got a link, {_EXPECTED} itself")
+        file = stack.enter_context(open_regular(path))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no such file"
+        raise ArchiveError(f"{what} cannot be read: {reason}; {_EXPECTED}") from None
+    size = os.fstat(file.fileno()).st_size
+    if size > MAX_ARCHIVE_BYTES:
+        got, most = size // 2**20, MAX_ARCHIVE_BYTES // 2**20
+        raise ArchiveError(f"{what}: got {got} MiB, expected at most {most} MiB; {ADVICE}")
     head = file.read(_TAR_AT + len(_TAR))
     file.seek(0)
     if path.suffix == ".py":
-        yield [Entry(path.name, Kind.FILE, lambda: first_bytes(file))]
-    elif head.startswith(_ZIP):
-        with zips.opened(file, what) as entries:
-            yield entries
-    elif head.startswith(_GZIP) or head[_TAR_AT:] == _TAR or path.suffix == ".tar":
-        with tars.opened(file, what, zipped=head.startswith(_GZIP)) as entries:
-            yield entries
-    else:
-        got = "an empty file" if not head else "something else"
-        raise ArchiveError(f"{what}: got {got}, {_EXPECTED}; {ADVICE}")
+        return [Entry(path.name, Kind.FILE, lambda: first_bytes(file))]
+    if head.startswith(_ZIP):
+        return stack.enter_context(zips.opened(file, what))
+    if head.startswith(_GZIP) or head[_TAR_AT:] == _TAR or path.suffix == ".tar":
+        return stack.enter_context(tars.opened(file, what, zipped=head.startswith(_GZIP)))
+    got = "an empty file" if not head else "something else"
+    raise ArchiveError(f"{what}: got {got}, {_EXPECTED}; {ADVICE}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from grader.source.intake import receipt
 from grader.source.intake.entries import ADVICE, IGNORED, ArchiveError, Entry, Kind, shown
 from grader.source.submission import MAX_SOURCE_BYTES
-from grader.spec.problem import GIVEN, Problem
+from grader.spec.problem import GIVEN, load_problem, problem_ids
 
 _FOLDER = re.compile(r"[pP]\d{1,2}")
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
@@ -61,59 +61,60 @@ def named(names: Sequence[str]) -> str:
     return f"{some} and {more} more" if more > 0 else some
 
 
-def choose(
-    entries: Iterable[Entry], problems: Sequence[Problem], what: str, skipped: Sequence[str] = ()
-) -> Contents:
+def choose(entries: Iterable[Entry], what: str) -> Contents:
     """Pick and read the answers; `what` names the submission in messages.
 
     Raises:
         ArchiveError: there is no answer, there are two submissions, or an answer twice.
     """
     notes = _Notes()
-    for name in skipped:
-        notes.add("a folder that was not looked into", name)
     usable = dict[_Parts, list[Entry]]()
     for entry in entries:
         parts = _parts(entry.name)
         if parts is None:
             notes.add("a name that leads out of the submission, not read", entry.name)
+        elif entry.kind is Kind.UNOPENED:
+            notes.add("a folder that was not looked into", entry.name)
         elif parts and not _is_ignored(parts):
             usable.setdefault(parts, []).append(entry)
-    wanted = {(p.id, p.file): f"{p.id}/{p.file}" for p in problems}
-    depth, matches = _matches(usable, problems)
+    depth, matches = _matches(usable)
     places = _answers(matches, usable, notes)
     if not places:
-        raise ArchiveError(_nothing(what, usable, wanted, notes))
+        raise ArchiveError(_nothing(what, usable, notes))
     prefixes = sorted({parts[:-depth] for parts in places})
     if len(prefixes) > 1:
         one, two = (shown("/".join(prefix) or ".") for prefix in prefixes[:2])
         raise ArchiveError(
             f"{what}: got two submissions in one, in {one} and in {two}; expected one: {ADVICE}"
         )
-    files = {name: data for name, data in _read(places, usable, notes) if data is not None}
+    files = _read(places, usable, notes)
     if not files:
         raise ArchiveError(f"{what}: none of its answers can be read: {notes.sentences()[0]}")
     _compare_receipt(usable.pop((*prefixes[0], receipt.NAME), []), files, notes)
-    _note_others((parts for parts in usable if parts not in matches), usable, wanted, notes)
+    _note_others((parts for parts in usable if parts not in matches), usable, notes)
     return Contents(dict(sorted(files.items())), notes.sentences())
 
 
-def holds_answers(entries: Iterable[Entry], problems: Sequence[Problem]) -> bool:
+def holds_answers(entries: Iterable[Entry]) -> bool:
     """Whether entries are named as answers are, whatever is in them."""
-    parts = (_parts(entry.name) for entry in entries)
-    return bool(_matches([p for p in parts if p and not _is_ignored(p)], problems)[1])
+    parts = (_parts(entry.name) for entry in entries if entry.kind is not Kind.UNOPENED)
+    return bool(_matches([p for p in parts if p and not _is_ignored(p)])[1])
 
 
-def _matches(
-    usable: Collection[_Parts], problems: Sequence[Problem]
-) -> tuple[int, dict[_Parts, str]]:
+def _wanted() -> dict[_Parts, str]:
+    """Return folder and file of each answer, with its name in `Contents`."""
+    problems = map(load_problem, problem_ids())
+    return {(p.id, p.file): f"{p.id}/{p.file}" for p in problems}
+
+
+def _matches(usable: Collection[_Parts]) -> tuple[int, dict[_Parts, str]]:
     """Return which names are those of answers, and how many of their parts say so."""
-    wanted = {(p.id, p.file): f"{p.id}/{p.file}" for p in problems}
+    wanted = _wanted()
     has_folders = any(_FOLDER.fullmatch(part) for parts in usable for part in parts[:-1])
     matches = {parts: wanted[parts[-2:]] for parts in usable if parts[-2:] in wanted}
     if matches or has_folders:
         return 2, matches
-    return 1, _flat(usable, problems)
+    return 1, _flat(usable, wanted)
 
 
 def _parts(name: str) -> _Parts | None:
@@ -129,11 +130,11 @@ def _is_ignored(parts: _Parts) -> bool:
     return not IGNORED.isdisjoint(parts) or parts[-1].startswith("._")
 
 
-def _flat(usable: Iterable[_Parts], problems: Sequence[Problem]) -> dict[_Parts, str]:
+def _flat(usable: Iterable[_Parts], wanted: Mapping[_Parts, str]) -> dict[_Parts, str]:
     """Find answers by their own names, as upload forms deliver them."""
     patterns = {
-        f"{p.id}/{p.file}": re.compile(_RENAMED.format(stem=re.escape(p.file.removesuffix(".py"))))
-        for p in problems
+        name: re.compile(_RENAMED.format(stem=re.escape(file.removesuffix(".py"))))
+        for (_, file), name in wanted.items()
     }
     return {
         parts: name
@@ -168,18 +169,18 @@ def _answers(
 
 def _read(
     places: Mapping[_Parts, str], usable: Mapping[_Parts, list[Entry]], notes: _Notes
-) -> Iterable[tuple[str, bytes | None]]:
+) -> dict[str, bytes]:
+    files = {}
     for parts, name in places.items():
         try:
-            data = usable[parts][0].read()
+            data = files[name] = usable[parts][0].read()
         except OSError as error:
             notes.add(f"cannot be read: {error.strerror}", "/".join(parts))
-            yield name, None
             continue
         if len(data) > MAX_SOURCE_BYTES:
             limit = f"{MAX_SOURCE_BYTES // 1024} KiB"
             notes.say(f"{name} is too long, expected at most {limit} of source")
-        yield name, data
+    return files
 
 
 def _compare_receipt(entries: Sequence[Entry], files: Mapping[str, bytes], notes: _Notes) -> None:
@@ -200,10 +201,9 @@ def _compare_receipt(entries: Sequence[Entry], files: Mapping[str, bytes], notes
 def _note_others(
     others: Iterable[_Parts],
     usable: Mapping[_Parts, list[Entry]],
-    wanted: Mapping[_Parts, str],
     notes: _Notes,
 ) -> None:
-    alike = {"/".join(parts).casefold(): name for parts, name in wanted.items()}
+    alike = {name.casefold(): name for name in _wanted().values()}
     for parts in others:
         name = "/".join(parts)
         meant = alike.get("/".join(parts[-2:]).casefold())
@@ -221,13 +221,8 @@ def _note_others(
             notes.add("not graded", name)
 
 
-def _nothing(
-    what: str,
-    usable: Mapping[_Parts, list[Entry]],
-    wanted: Mapping[_Parts, str],
-    notes: _Notes,
-) -> str:
-    _note_others(usable, usable, wanted, notes)
+def _nothing(what: str, usable: Mapping[_Parts, list[Entry]], notes: _Notes) -> str:
+    _note_others(usable, usable, notes)
     got = "; ".join(notes.sentences()[:_MOST_NAMED]) or "nothing"
-    some = list(wanted.values())
-    return f"{what}: got no answer ({got}); expected files such as {named(some[:2])}: {ADVICE}"
+    some = named(list(_wanted().values())[:2])
+    return f"{what}: got no answer ({got}); expected files such as {some}: {ADVICE}"

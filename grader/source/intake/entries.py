@@ -34,11 +34,12 @@ class ArchiveError(Exception):
 
 
 class Kind(enum.Enum):
-    """What an entry is; folders have no entry."""
+    """What an entry is; folders that were looked into have none."""
 
     FILE = enum.auto()
     LINK = enum.auto()
     SPECIAL = enum.auto()  # a pipe, a socket, a device, a file with holes
+    UNOPENED = enum.auto()  # a folder that cannot be opened, or lies too deep
 
 
 @dataclass(frozen=True)

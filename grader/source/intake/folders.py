@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,8 +24,8 @@ MAX_DEPTH = 12
 
 
 @contextlib.contextmanager
-def opened(path: Path, what: str) -> Iterator[tuple[list[Entry], list[str]]]:
-    """Give the entries of a folder, which can be read inside the context, and what was left out.
+def opened(path: Path, what: str) -> Iterator[list[Entry]]:
+    """Give the entries of a folder, which can be read inside the context.
 
     Raises:
         ArchiveError: it cannot be opened, or has too many entries.
@@ -34,49 +35,39 @@ def opened(path: Path, what: str) -> Iterator[tuple[list[Entry], list[str]]]:
     except OSError as error:
         raise ArchiveError(f"{what} cannot be read: {error.strerror}") from None
     try:
-        entries: list[Entry] = []
-        skipped: list[str] = []
-        budget = MAX_ENTRIES
-        for name, kind in _walk(root, (), skipped):
-            budget -= 1
-            if budget < 0:
-                raise too_many(what)
-            if kind is not None:
-                entries.append(Entry("/".join(name), kind, _reader(root, name)))
-        yield entries, skipped
+        found = list(itertools.islice(_walk(root, ()), MAX_ENTRIES + 1))
+        if len(found) > MAX_ENTRIES:
+            raise too_many(what)
+        yield [
+            Entry("/".join(name), kind, _reader(root, name))
+            for name, kind in found
+            if kind is not None
+        ]
     finally:
         os.close(root)
 
 
-def _walk(
-    folder: int, above: tuple[str, ...], skipped: list[str]
-) -> Iterator[tuple[tuple[str, ...], Kind | None]]:
+def _walk(folder: int, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Kind | None]]:
     """Give each entry below an open folder, in order of names; a folder with None for its kind."""
     with os.scandir(folder) as found:
         # One more than is looked at, so that a folder with millions of files is not listed whole.
-        listed = [item for item, _ in zip(found, range(MAX_ENTRIES + 1), strict=False)]
+        listed = list(itertools.islice(found, MAX_ENTRIES + 1))
     for item in sorted(listed, key=lambda item: item.name):
         if item.name in IGNORED:
             continue
         name = (*above, item.name)
         try:
-            kind = kind_of(item.stat(follow_symlinks=False).st_mode)
+            kind, below = kind_of(item.stat(follow_symlinks=False).st_mode), None
+            if kind is None and len(name) <= MAX_DEPTH:
+                below = os.open(item.name, FOLDER, dir_fd=folder)
         except OSError:
-            skipped.append("/".join(name))
-            continue
-        yield name, kind
-        if kind is not None:
-            continue
-        if len(name) > MAX_DEPTH:
-            skipped.append("/".join(name))
+            below, kind = None, Kind.UNOPENED
+        if below is None:
+            yield name, kind or Kind.UNOPENED
             continue
         try:
-            below = os.open(item.name, FOLDER, dir_fd=folder)
-        except OSError:
-            skipped.append("/".join(name))
-            continue
-        try:
-            yield from _walk(below, name, skipped)
+            yield name, None
+            yield from _walk(below, name)
         finally:
             os.close(below)
 

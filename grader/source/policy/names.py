@@ -149,16 +149,9 @@ class Names:
 
     def _inside(self, place: Place, zones: dict[ast.AST, Zone]) -> Iterator[Place]:
         """Yield the children of what begins a scope; a body that never runs is left out."""
-        node, inner, zone = place.node, place.scope, place.zone
-        body: set[ast.AST] = set()
-        if isinstance(node, _FUNCTIONS):
-            inner = Scope(node, place.scope)
-            body = set(node.body) if isinstance(node.body, list) else {node.body}
-        elif isinstance(node, ast.ClassDef):
-            inner, body = Scope(node, place.scope), set(node.body)
-        elif isinstance(node, _COMPREHENSIONS):
-            inner = Scope(node, place.scope)
-            body = set(ast.iter_child_nodes(node))
+        node, inner, zone = place.node, Scope(place.node, place.scope), place.zone
+        inside = getattr(node, "body", None) or ast.iter_child_nodes(node)  # of a comprehension
+        body = {inside} if isinstance(inside, ast.AST) else set(inside)  # of a lambda, or others
         own = zones.get(node, zone)
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.arguments):
