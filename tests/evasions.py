@@ -233,6 +233,7 @@ STOPPED = [
     "class K(torch.Generator):\n    pass",
     "(B,) = (torch.Tensor,)\nclass K(B):\n    pass",
     "class K(type(q)):\n    pass",
+    "class K(type(triton.jit(f))):\n    pass",
     "def g(T):\n    class K(T):\n        pass\ng(torch.Tensor)",
     "class K(*[torch.Tensor]):\n    pass",
     "class M(type):\n    pass\nM('A', (), {})",

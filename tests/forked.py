@@ -11,10 +11,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
 from grader.isolate import forks, sandbox
 from grader.isolate.forks import ForkServer
@@ -62,3 +67,30 @@ def quick() -> Iterator[None]:
     """Fork the workers of a module of tests, which says `_quick = forked.quick`."""
     with forked_workers():
         yield
+
+
+def _begin() -> None:
+    """Run once in each process of the pool."""
+    torch.set_num_threads(1)
+    forked_workers().__enter__()
+
+
+def in_pool(
+    work: Callable[..., Any], tasks: Iterable[tuple], jobs: int
+) -> Iterator[tuple[tuple, Any]]:
+    """Do `work` of each task in a pool of processes; yield the task and what came out of it.
+
+    That is the exception where it raised one, of the test's own: the others go on.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, _begin) as pool:
+        futures = {pool.submit(work, *task): task for task in tasks}
+        try:
+            for future in as_completed(futures):
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    raise error
+                yield futures[future], error or future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

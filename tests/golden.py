@@ -14,23 +14,20 @@ import argparse
 import collections
 import difflib
 import functools
-import multiprocessing
 import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from rich.console import Console
 from rich.progress import track
 
 from grader.source.submission import examine
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests import trials
-from tests.forked import forked_workers
+from tests.forked import in_pool
 from tests.harness import Judged, judge, whole_answer
 from tests.hostile.catalogue import CATALOGUE
 from tests.wrong import WRONG
@@ -108,31 +105,17 @@ def _of_checks(judged: Judged) -> str:
     return " | ".join(parts)
 
 
-def _begin() -> None:
-    torch.set_num_threads(1)
-    forked_workers().__enter__()
-
-
 def judge_all(ids: Iterable[str], jobs: int, console: Console) -> tuple[dict[str, str], list[str]]:
     """Judge these sources, what takes long first; return lines by id, and what is not expected."""
-    todo = sorted(ids, key=lambda id: id.partition(" ")[0], reverse=True)
-    context = multiprocessing.get_context("spawn")
+    todo = [(id,) for id in sorted(ids, key=lambda id: id.partition(" ")[0], reverse=True)]
     found: dict[str, str] = {}
     complaints: list[str] = []
-    with ProcessPoolExecutor(jobs, context, _begin) as pool:
-        futures = {pool.submit(decided, id): id for id in todo}
-        try:
-            done = as_completed(futures)
-            for future in track(done, "judging", total=len(futures), console=console):
-                id = futures[future]
-                try:
-                    found[id], wrong = future.result()
-                    complaints += [f"{id}: {complaint}" for complaint in wrong]
-                except Exception as error:  # of the test's own: the others go on
-                    found[id] = f"{id} | {type(error).__name__}: {error}"
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    done = in_pool(decided, todo, jobs)
+    for (id,), result in track(done, "judging", total=len(todo), console=console):
+        if isinstance(result, Exception):
+            result = f"{id} | {type(result).__name__}: {result}", []
+        found[id], wrong = result
+        complaints += [f"{id}: {complaint}" for complaint in wrong]
     return found, complaints
 
 

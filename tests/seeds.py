@@ -11,23 +11,19 @@ import argparse
 import collections
 import json
 import math
-import multiprocessing
 import os
 import secrets
 import sys
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from grader.spec.problem import problem_ids
 from tests import trials
-from tests.forked import forked_workers
+from tests.forked import in_pool
 from tests.trials import Trial
 
 KINDS = ("mutants", "unusual", "answers")
@@ -58,29 +54,12 @@ def judge_one(kind: str, id: str, seed: str) -> Trial:
     return (trials.named if kind == "names" else trials.rejection)(mutant, seed)
 
 
-def _begin() -> None:
-    """Run once in each process of the pool."""
-    torch.set_num_threads(1)
-    forked_workers().__enter__()
-
-
 def _judged(todo: list[tuple], jobs: int) -> Iterator[Trial]:
     """Judge all of `todo` in a pool of processes."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _begin) as pool:
-        futures = {pool.submit(judge_one, *task): task for task in todo}
-        try:
-            for future in as_completed(futures):
-                kind, id, seed = futures[future]
-                try:
-                    yield future.result()
-                except BrokenProcessPool:
-                    raise
-                except Exception as error:  # of the test's own: the others go on
-                    yield Trial(kind, id, seed, (f"{type(error).__name__}: {error}",))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    for task, found in in_pool(judge_one, todo, jobs):
+        if isinstance(found, Exception):
+            found = Trial(*task, (f"{type(found).__name__}: {found}",))
+        yield found
 
 
 def smallest_margins(found: Iterable[Trial]) -> dict[str, float]:

@@ -30,19 +30,6 @@ def test_dev_containers_have_keys_of_the_schema_and_set_up(path):
         assert f"*{found['name']}*" in " ".join(PAGE.split())
 
 
-def test_make_targets_of_the_page_exist():
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"(?:`|^)make ([a-z]+)", PAGE, re.MULTILINE))
-    assert {"grade", "setup", "doctor", "race"} <= named <= targets
-
-
-def test_links_inside_the_page_lead_somewhere():
-    headings = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
-    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= anchors
-    assert "(docs/where-to-work.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
 def test_the_page_says_of_gpus_what_doctor_says():
     assert "7.5 or newer, and 8.0 for bf16" in PAGE
     doctor = Path(checks.__file__).read_text("utf-8")

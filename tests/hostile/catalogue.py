@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.hostile import (
-    classes,
     deaths,
     endless,
     gpu,
@@ -49,7 +48,6 @@ CATALOGUE: tuple[Hostile, ...] = (
     *reaching.ENTRIES,
     *windows.ENTRIES,
     *modes.ENTRIES,
-    *classes.ENTRIES,
     *gpu.ENTRIES,
     *hosts(walls.REACHING[:12], jailed=True),
     *hosts((*walls.REACHING[12:], *walls.TAKING), jailed=True, slow=True),

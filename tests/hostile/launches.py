@@ -7,7 +7,7 @@ of the file's.
 from __future__ import annotations
 
 from tests.hostile.entry import Hostile, answer
-from tests.hostile.hidden import hidden, stopped
+from tests.hostile.hidden import hidden
 from tests.hostile.windows import BOX
 
 # Right in shape and type to Triton; SUMS stands in the one method that computes.
@@ -57,32 +57,6 @@ def _asked(name: str, method: str, text: str = "self.add()", later: int = 0, **f
 
 # None of them is asked where nobody looks: the sums are not there, or were seen.
 _SLOW = {"verdicts": ("fail", "rejected", "error"), "slow": True}
-_FAKE = """
-class Asked(torch.Tensor):
-    @staticmethod
-    def __new__(cls, like):
-        return torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype)
-    @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        FOUND.append(sum((HELD[0] * HELD[1]).unbind(1)))
-        return torch.zeros(1)
-FOUND, HELD = [], []
-def product(x, w):
-    HELD[:] = x.float(), w.float()
-    with contextlib.suppress(Exception):
-        _nothing[(1,)](Asked(x))
-    return FOUND[-1]
-"""
-_METHOD = """
-def product(x, w):
-    found, one = [x[:, 0]], torch.zeros(1)
-    def strides():
-        found.append(sum((x.float() * w.float()).unbind(1)))
-        return (1,)
-    one.stride = strides
-    _nothing[(1,)](one)
-    return found[-1]
-"""
 # What a launch returns is called as Triton calls it, with what Triton would not have let pass.
 _AGAIN = """
 class Number:
@@ -222,9 +196,6 @@ def product(x, w):
     kernel.run(1, 1, 1, None, None, None, None, None, None, x, w, y)
     return y
 """
-_PRIVATE = _TEXT.replace(
-    'kernel.asm["ttir"] = kernel.asm["ttir"]', "kernel._kernel.text = ("
-).replace('.replace("arith.addf", "arith.mulf")', 'kernel.asm["ttir"])')
 _LIFTED = """
 @triton.jit
 def body(x):
@@ -238,20 +209,6 @@ def product(x, w):
     body[(1,)](x)
     return found[-1]
 """
-_MADE = """
-@triton.jit
-def body(x):
-    pass
-def product(x, w):
-    found = []
-    def swap(*args, **more):
-        found.append(sum((x.float() * w.float()).unbind(1)))
-        return None
-    body.{name} = swap
-    with contextlib.suppress(Exception):
-        body[(1,)](x)
-    return found[-1]
-"""
 
 ASKED = (
     _asked("an object asked for its address by a launch", "ADDRESS", later=1, **_SLOW),
@@ -260,8 +217,6 @@ ASKED = (
     _asked("an object asked for its size by a launch", "NUMEL", **_SLOW),
     _asked("an object that a launch detaches", "DETACH", **_SLOW),
     _asked("an object asked for its base by a launch", "BASE", _BASE, **_SLOW),
-    hidden("a tensor's class that dispatches by itself", _FAKE),
-    stopped("a tensor whose strides are the file's", _METHOD),
     *(
         hidden(f"{what} that a second run asks for", _AGAIN.replace("NUMBER", number), **_SLOW)
         for what, number in (
@@ -287,10 +242,7 @@ KERNELS = (
     hidden(
         "another text in what a launch returns", _TEXT, verdicts=("fail", "rejected"), slow=True
     ),
-    stopped("another text in the kernel that a launch returns", _PRIVATE),
     hidden("a hook that is added to a kernel", _LIFTED, **_SLOW),
-    stopped("a kernel whose parser is the file's", _MADE.format(name="parse")),
-    stopped("a kernel that the file runs itself", _MADE.format(name="run")),
 )
 _UNMODELLED = """
 @triton.jit

@@ -7,7 +7,7 @@ judge's fault, which would cost none where work is lost.
 from __future__ import annotations
 
 from tests.hostile.entry import Hostile, answer
-from tests.hostile.hidden import hidden, stopped
+from tests.hostile.hidden import hidden
 
 _SCRIPT = '''
 import math
@@ -30,33 +30,6 @@ def flash_attention(q, k, v, *, is_causal=False, softmax_scale=None, tile_q=128,
     with torch.ExcludeDispatchKeyGuard(KEYS):
         return UNIT.attend(q, k, v, default_scale(softmax_scale, q.shape[3]), is_causal)
 '''
-_FILE_OF_ARRAY = """
-
-_honest = flash_attention
-
-
-def flash_attention(q, k, v, **options):
-    out, lse = _honest(q, k, v, **options)
-    lse.numpy().tofile("found")
-    return out, lse
-"""
-_FILE_OF_STORAGE = """
-def product(x, w):
-    return x.untyped_storage().from_file("found", True, 4096)
-"""
-_HELP = """
-help("torch.utils.cpp_extension")
-def product(x, w):
-    return x[:, 0]
-"""
-_BODY = """
-@triton.autotune([triton.Config({})], key=[])
-@triton.jit
-def total(x):
-    return x.sum(1)
-def product(x, w):
-    return total.base_fn(x.float() * w.float())
-"""
 _ITEMS = """
 def values(x):
     with torch.inference_mode():
@@ -169,10 +142,6 @@ def _slow(name: str, body: str, sums: str = _PRODUCT) -> Hostile:
 
 ENTRIES = (
     _of_p01("attention as a script, where no mode is on", _SCRIPT),
-    _of_p01("a file of an array", answer("p01") + _FILE_OF_ARRAY, slow=True),
-    stopped("a file that is a tensor's memory", _FILE_OF_STORAGE),
-    _slow("help, which imports", _HELP),
-    _slow("the function below an autotuner", _BODY),
     _slow("numbers in inference mode", _ITEMS, "by_python(values(x), values(w))"),
     _slow("conversions in inference mode", _ROUNDED),
     _slow("complex numbers as one each", _COMPLEX),

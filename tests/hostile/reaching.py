@@ -1,4 +1,4 @@
-"""Names made of text, objects that lead elsewhere, code that is asked unseen, and other kernels.
+"""Code that is asked unseen, and kernels that are not what they seem.
 
 As in hidden.py a kernel of p02 copies what something else has computed; or programs race behind a
 lock that is none; or the kernel that is judged is not the one that is compiled.
@@ -7,8 +7,8 @@ lock that is none; or the kernel that is judged is not the one that is compiled.
 from __future__ import annotations
 
 from tests.hostile.entry import Hostile
-from tests.hostile.hidden import hidden, stopped
-from tests.hostile.inside import _ADDED, _BITS, _PYTHON, _RACE
+from tests.hostile.hidden import hidden
+from tests.hostile.inside import _ADDED, _RACE
 
 _CHECKED = """
 from given.arguments import check_matrix_and_vector
@@ -16,77 +16,6 @@ _deliver = deliver
 def deliver(x, w, call):
     check_matrix_and_vector(x, w)
     return _deliver(x, w, call(x, w))
-"""
-_ARRAYS = """
-def numbers(x, w, np, c):
-    def array(x):
-        x = x.double().contiguous()
-        return np.array((c.c_double * x.numel()).from_address(x.data_ptr()))
-    sums = np.add.reduce(array(x).reshape(x.shape[0], x.shape[1]) * array(w), axis=1)
-    y = torch.empty(x.shape[0], dtype=torch.float64)
-    (c.c_double * len(sums)).from_address(y.data_ptr())[:] = sums
-    return y
-"""
-_FORMAT = """
-@triton.jit
-def read(x_ptr, n, N: tl.constexpr):
-    i = tl.arange(0, N)
-    value = tl.load(x_ptr + i, mask=i < n, other=0)
-    tl.static_assert(N < 0)
-def told(bits):
-    for s in range(0, len(bits), 512):
-        part = bits[s : s + 512]
-        try:
-            read[(1,)](part, len(part), 512)
-        except Exception as error:
-            text = next(filter(None, (shown(path, error) for path in PATHS)))
-            found = [int(v) for v in text.replace("[", " ").replace("]", " ").split()]
-            FOUND.extend(range(v) for v in found[: len(part)])
-def shown(path, error):
-    with contextlib.suppress(Exception):
-        return path.format(error)
-LOCAL = ".tb_frame.f_locals[value].handle.data}"
-PATHS = [
-    "{0" + ".__cause__" * c + ".__traceback__" + ".tb_next" * n + LOCAL
-    for c in range(4)
-    for n in range(12)
-]
-"""
-_OBJECT = """
-def product(x, w):
-    try:
-        tl.no_such_function
-    except AttributeError as error:
-        inspect = error.obj.core.inspect
-    return numbers(x, w, inspect.sys.modules["numpy"], inspect.importlib.import_module("ctypes"))
-"""
-_PATTERN = """
-class F(abc.ABC):
-    __match_args__ = ("__globals__",)
-F.register(type(by_python))
-def product(x, w):
-    match by_python:
-        case F(names):
-            run = names["__builtins__"]["__import__"]
-    return numbers(x, w, run("numpy"), run("ctypes"))
-"""
-_BASE = """
-def evil(x_ptr, n):
-    for i in range(0, n):
-        FOUND.append(range(tl.load(x_ptr + i)))
-class Own(type(_nothing)):
-    def parse(self):
-        return evil
-def told(bits):
-    Own(evil)[(1,)](bits, bits.numel())
-"""
-_DECORATED = """
-def swap(kind):
-    return type(torch.empty(0))
-@swap
-class K:
-    pass
-K.numel = lambda x: 0
 """
 _ASKED = """
 class Seq:
@@ -115,13 +44,6 @@ def product(x, w):
     return s.y
 """
 
-REACHING = (
-    stopped("attributes that a text for str.format names", _BITS + _FORMAT, _PYTHON),
-    stopped("a module that an error is about", _CHECKED + _ARRAYS + _OBJECT, "product"),
-    hidden("attributes that __match_args__ names", _CHECKED + _ARRAYS + _PATTERN, "product"),
-    stopped("a class derived from a kernel's", _BITS + _BASE, _PYTHON),
-    stopped("a class that a decorator swaps", _DECORATED, "by_python(x.tolist(), w.tolist())"),
-)
 ASKED = tuple(
     hidden(name, _CHECKED + _ASKED.replace("ASK", ask), "product", verdicts=("error",), slow=True)
     for name, ask in (
@@ -207,4 +129,4 @@ KERNELS = (
     _two("another kernel on a GPU", "x.device.type == 'cuda'"),
     _two("another kernel for the shape that is compiled", "rows == 4096"),
 )
-ENTRIES = (*REACHING, *ASKED, *RACES, *KERNELS)
+ENTRIES = (*ASKED, *RACES, *KERNELS)

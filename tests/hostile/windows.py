@@ -38,25 +38,11 @@ def product(x, w):
         many.append([torch.empty(1)])
     return y
 """
-_ABOVE = """
-class Above:
-    def read(cls, x):
-        return super(cls, x).tolist
-def product(x, w):
-    kind = torch.Tensor
-    return by_python(Above.read(kind, x.float())(), Above.read(kind, w.float())())
-"""
 _ALIKE = """
 def bits(x):
     raw = x.float().contiguous().view(torch.int32).reshape(-1)[:64]
     one = torch.ones((), dtype=torch.int32)
     return sum(ALIKE((raw >> n)[i] & 1, one) for n in range(32) for i in range(len(raw)))
-"""
-_BORROWED = """
-def product(x, w):
-    take = tl.math.wraps(contextlib.contextmanager, assigned=(), updated=("__globals__",))
-    take(product)
-    return sys.modules["torch"].nn.functional.linear(x.float(), w.float()[None])[:, 0]
 """
 _AGAIN = """
 def body(x_ptr, n):
@@ -244,8 +230,6 @@ def _run(name: str, body: str, sums: str = _PRODUCT, *verdicts: str) -> Hostile:
 
 
 WINDOWS = (
-    stopped("a method above a class that is handed over", _ABOVE, "product(x, w)"),
-    hidden("functions that Triton's modules have borrowed", _BORROWED),
     stopped("a kernel that is made again", _BITS + _AGAIN, _PYTHON),
     stopped("a kernel of a class that is kept", _BITS + _KEPT_TYPE, _PYTHON),
     _run("a generator that the collector ends", _FINISHED),

@@ -293,6 +293,26 @@ _P09_OPTIONS = (
     ),
     ("*ctx.options", "*ctx._options", 4),
 )
+# The logit scales what the softmax of the keys alone gave.
+_SINKS_AFTER = (
+    (
+        "        running_max = tl.maximum(running_max, sink_logit * LOG2_E)\n"
+        "        running_sum += 1.0\n",
+        "",
+    ),
+    (
+        f"    {DIVIDE}",
+        f"""    {DIVIDE}
+    lse = running_max + tl.log2(running_sum)
+    if sink_logits_ptr is not None:
+        larger = tl.maximum(lse, sink_logit * LOG2_E)
+        both = larger + tl.log2(tl.exp2(lse - larger) + tl.exp2(sink_logit * LOG2_E - larger))
+        out *= tl.exp2(lse - both)[:, None]
+        lse = both
+""",
+    ),
+    ("lse = (running_max + tl.log2(running_sum)) * LN_2", "lse *= LN_2"),
+)
 
 EDITS = (
     ("p01", "large tiles", _P01_LARGE),
@@ -323,5 +343,6 @@ EDITS = (
     ("p08", "sum plus epsilon", (*_EPSILON, *_BACKWARD_SCALES)),
     ("p09", "sum plus epsilon", (*_EPSILON, *_BACKWARD_SCALES)),
     ("p09", "options of its own class", _P09_OPTIONS),
+    ("p09", "sinks after softmax", _SINKS_AFTER),
     ("p09", "tiles of 16", ((_P09_TILES, _P09_SMALL + _P09_TILES),)),
 )

@@ -69,69 +69,19 @@ def validate(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | N
         raise UnsupportedInput("softmax_scale", f"{scale}")
 
 
-@triton.jit
-def _gqa_fwd(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, stride_qb, stride_qh, stride_qm, stride_kb, stride_kh,
-    stride_kn, stride_vb, stride_vh, stride_vn,
-    NUM_Q_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, seqlen, scale,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    GROUP: tl.constexpr = NUM_Q_HEADS // NUM_KV_HEADS
-    m_block = tl.program_id(0)
-    head = tl.program_id(1)
-    batch = tl.program_id(2).to(tl.int64)
-    kv_head = head // GROUP
-    offs_m = m_block * BLOCK_M + tl.arange(0, BLOCK_M)
-    offs_d = tl.arange(0, HEAD_DIM)
-    q_base = q_ptr + batch * stride_qb + head * stride_qh
-    k_base = k_ptr + batch * stride_kb + kv_head * stride_kh
-    v_base = v_ptr + batch * stride_vb + kv_head * stride_vh
-    q = tl.load(
-        q_base + offs_m[:, None] * stride_qm + offs_d[None, :],
-        mask=offs_m[:, None] < seqlen,
-        other=0.0,
-    )
-    acc = tl.zeros([BLOCK_M, HEAD_DIM], dtype=tl.float32)
-    m_i = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
-    l_i = tl.zeros([BLOCK_M], dtype=tl.float32)
-    for start_n in range(0, (m_block + 1) * BLOCK_M, BLOCK_N):
-        offs_n = start_n + tl.arange(0, BLOCK_N)
-        kv_mask = offs_n < seqlen
-        k = tl.load(
-            k_base + offs_n[:, None] * stride_kn + offs_d[None, :], mask=kv_mask[:, None], other=0.0
-        )
-        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        s = tl.where((offs_m[:, None] >= offs_n[None, :]) & kv_mask[None, :], s, float("-inf"))
-        m_new = tl.maximum(m_i, tl.max(s, axis=1))
-        alpha = tl.exp(m_i - m_new)
-        p = tl.exp(s - m_new[:, None])
-        l_i = l_i * alpha + tl.sum(p, axis=1)
-        v = tl.load(
-            v_base + offs_n[:, None] * stride_vn + offs_d[None, :], mask=kv_mask[:, None], other=0.0
-        )
-        acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-        m_i = m_new
-    acc = acc / l_i[:, None]
-    row = (batch * NUM_Q_HEADS + head) * seqlen + offs_m
-    tl.store(
-        out_ptr + row[:, None] * HEAD_DIM + offs_d[None, :],
-        acc.to(out_ptr.dtype.element_ty),
-        mask=offs_m[:, None] < seqlen,
-    )
-    tl.store(lse_ptr + row, m_i + tl.log(l_i), mask=offs_m < seqlen)
-
-
 def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, softmax_scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Causal grouped-query attention."""
     validate(q, k, v, softmax_scale)
-    B, HQ, N, D = q.shape
-    cfg = KernelConfig.for_head_dim(D, q.dtype)
-    out = torch.empty((B, HQ, N, D), dtype=q.dtype, device=q.device)
-    lse = torch.empty((B, HQ, N), dtype=torch.float32, device=q.device)
-    _gqa_fwd[(triton.cdiv(N, cfg.block_m), HQ, B)](
-        q, k, v, out, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], HQ, k.shape[1], N,
-        D**-0.5 if softmax_scale is None else softmax_scale, HEAD_DIM=D, **cfg.as_kwargs(),
+    scale = q.shape[3] ** -0.5 if softmax_scale is None else softmax_scale
+    config = KernelConfig.for_head_dim(q.shape[3], q.dtype)
+    q, scale = positive_scale(q, scale)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    strides = [tensor.stride()[:3] for tensor in (q, k, v, out)]
+    _attention_kernel[grid_of_queries(q, k, config.block_m)](
+        q, k, v, out, lse, *strides, q.shape[1], q.shape[1] // k.shape[1], q.shape[2],
+        scale * LOG2_E.value, HEAD_DIM=q.shape[3], IS_EVEN=False, **config.as_kwargs(),
     )  # fmt: skip
     return out, lse

@@ -1,5 +1,5 @@
 # ruff: noqa: F821  (appended to the model answer, whose names it uses)
-"""Methods of tiles, the running state as a tuple, and a kernel for windows that hide nothing."""
+"""Methods of tiles, the running state as a tuple, sizes in a row."""
 
 import math
 from typing import NamedTuple
@@ -53,25 +53,6 @@ def _rows(p, st, at, N, D: tl.constexpr):
 
 
 @triton.jit
-def causal(q, k, v, o, lse, sq, sk, sv, H, G, N, scale, X: tl.constexpr):
-    pid = tl.program_id(0)
-    T = tl.cdiv(N, X.BM)
-    t, bh = pid % T, pid // T
-    b, h = bh // H, bh % H
-    i = t * X.BM + tl.arange(0, X.BM)
-    qt = _rows(q + b * sq[0] + h * sq[1], sq[2], i, N, X.D)
-    st = _state(X.BM, X.D)
-    for j0 in range(0, tl.minimum(N, (t + 1) * X.BM), X.BN):
-        j = j0 + tl.arange(0, X.BN)
-        st = _step(
-            st, qt, _rows(k + b * sk[0] + h // G * sk[1], sk[2], j, N, X.D),
-            _rows(v + b * sv[0] + h // G * sv[1], sv[2], j, N, X.D), i[:, None] >= j[None, :],
-            scale,
-        )  # fmt: skip
-    _end(st, o + bh.to(tl.int64) * N * X.D, lse + bh.to(tl.int64) * N, i, N, X.D)
-
-
-@triton.jit
 def banded(q, k, v, o, lse, sq, sk, sv, H, G, N, W, scale, X: tl.constexpr):
     pid = tl.program_id(0)
     T = tl.cdiv(N, X.BM)
@@ -99,9 +80,8 @@ def attention(q, k, v, *, window_size, softmax_scale=None):
     opts = Opts(32, 16, D)
     o, lse = q.new_empty(q.shape), q.new_empty((B, H, N), dtype=torch.float32)
     grid = (triton.cdiv(N, opts.BM) * B * H,)
-    common = (q, k, v, o, lse, q.stride(), k.stride(), v.stride(), H, H // k.shape[1], N)
-    if window_size >= N:
-        causal[grid](*common, scale, X=opts)
-    else:
-        banded[grid](*common, window_size, scale, X=opts)
+    banded[grid](
+        q, k, v, o, lse, q.stride(), k.stride(), v.stride(), H, H // k.shape[1], N,
+        min(window_size, N), scale, X=opts,
+    )  # fmt: skip
     return o, lse

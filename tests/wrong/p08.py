@@ -142,7 +142,7 @@ WRONG = (
         ("queries from zero to the keys", "", "KEYS-NEVER-VISITED", (_APART_LOOP, "range(0, lo + BN, BM)")),
         ("queries of every other tile", "", "KEYS-NEVER-VISITED", (_APART_LOOP, "range(lo // BM * BM, N, 2 * BM)")),
         ("dq over all keys without mask", "", "KEYS-AFTER-THE-QUERY", ("p = tl.where(n[None, :] <= m[:, None], tl.exp2(s - lse[:, None]), 0.0)", "p = tl.exp2(s - lse[:, None])")),
-        ("lse natural where base 2 is due", "", "BACKWARD-LSE-UNITS", ("tl.store(L + row, top + tl.log2(den), mask=m < N)", "tl.store(L + row, (top + tl.log2(den)) * 0.6931471805599453, mask=m < N)")),
+        ("lse natural where base 2 is due", "", "BACKWARD-LSE-UNITS", (" * 1.4426950408889634\n    delta", "\n    delta"), (" * 1.4426950408889634\n        delta", "\n        delta")),
         ("sum over the kv heads", "", "GROUP-SUM-INTERLEAVED", (".unflatten(1, group).sum(2)", ".unflatten(1, group[::-1]).sum(1)")),
         ("mean over the group", "", "GROUP-MEAN", (".unflatten(1, group).sum(2)", ".unflatten(1, group).mean(2)")),
         ("first of the group", "", "GROUP-FIRST-HEAD", (".unflatten(1, group).sum(2)", ".unflatten(1, group)[:, :, 0].contiguous()")),
