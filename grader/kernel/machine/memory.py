@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,9 +34,8 @@ from grader.kernel.machine.tensors import (
     Memory,
     OutOfBounds,
     Outside,
-    reinterpreted,
 )
-from grader.kernel.machine.ttir import Operation, Type
+from grader.kernel.machine.ttir import Operation
 
 _READ, _WRITE, _ATOMIC = "read", "write", "atomic update"
 _HINTS = {"evictionPolicy", "cacheModifier", "cachePolicy", "isVolatile", "operandSegmentSizes"}
@@ -52,7 +50,7 @@ class Accesses:
         self.pointers = op.operands[0]
         self.mask = mask
         self.type = translation.module.type(op.operands[0])
-        self.width = max(1, Type((), self.type.pointee).bits // 8)
+        self.width = self.type.width
         self._translation = translation
         self._what = what
 
@@ -118,10 +116,9 @@ class Accesses:
             array[row if array.shape[0] > 1 else 0].expand(shape)
             for array in (outside, active, offsets)
         )
-        x, y, _ = self.state.grid
         number = int(env[0][row if outside.shape[0] > 1 else 0])
         count, all_lanes = int(lost.sum()), int(lanes.sum())
-        text = f"; program ({number % x}, {number // x % y}, {number // (x * y)}): "
+        text = f"; program {self.state.along_axes(number)}: "
         of_all = (
             f"{count:,} of {all_lanes:,} elements"
             if count < all_lanes
@@ -247,8 +244,7 @@ def atomic_rmw(op: Operation, translation: Translation) -> Run:
         raise op.unmodelled(kind)
     update = _UPDATES[kind]
     value, *masks = op.operands[1:]
-    used = op.results[0] in _used(translation)
-    adds = kind in ("add", "fadd") and not used
+    adds = kind in ("add", "fadd") and op.results[0] not in _used(translation)
     return _atomic(op, translation, masks[0] if masks else None, (value,), update, adds=adds)
 
 
@@ -330,56 +326,12 @@ def _one_behind_the_other(
 @functools.lru_cache(16)
 def _used(translation: Translation) -> frozenset[int]:
     """Return the values of a module that anything uses."""
-    found: set[int] = set()
-
-    def visit(blocks: list[Any]) -> None:
-        for block in blocks:
-            for op in block.operations:
-                found.update(op.operands)
-                for _, handed in op.targets:
-                    found.update(handed)
-                for region in op.regions:
-                    visit(region)
-
-    for blocks in translation.module.functions.values():
-        visit(blocks)
-    return frozenset(found)
-
-
-def bitcast(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.bitcast, of numbers or of pointers."""
-    (operand,), (result,) = op.operands, op.results
-    before, after = translation.module.written[operand], translation.module.written[result]
-    if not after.pointee:
-        bits, dtype = dtype_of(after), dtype_of(translation.module.type(result))
-
-        def of_numbers(env: Env) -> None:
-            value = cast(env[operand], dtype_of(before))
-            same = value.dtype.itemsize == bits.itemsize and torch.bool not in (value.dtype, bits)
-            env[result] = cast(value.contiguous().view(bits) if same else value, dtype)
-
-        return of_numbers
-    widths = [max(1, Type((), type.pointee).bits // 8) for type in (before, after)]
-
-    def run(env: Env) -> None:
-        env[result] = reinterpreted(env[operand], *widths)
-
-    return run
-
-
-def ptr_to_int(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.ptr_to_int."""
-    return _converted(op, translation, op.operands[0], "addresses")
-
-
-def int_to_ptr(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.int_to_ptr."""
-    return _converted(op, translation, op.results[0], "pointers")
+    return frozenset(value for op in translation.module.operations for value in op.uses)
 
 
 def _converted(op: Operation, translation: Translation, pointer: int, method: str) -> Run:
     (operand,), (result,) = op.operands, op.results
-    width = max(1, Type((), translation.module.type(pointer).pointee).bits // 8)
+    width = translation.module.type(pointer).width
     dtype = dtype_of(translation.module.type(result))
 
     def run(env: Env) -> None:
@@ -394,7 +346,6 @@ STEPS: dict[str, Callable[[Operation, Translation], Run]] = {
     "tt.store": store,
     "tt.atomic_rmw": atomic_rmw,
     "tt.atomic_cas": atomic_cas,
-    "tt.bitcast": bitcast,
-    "tt.ptr_to_int": ptr_to_int,
-    "tt.int_to_ptr": int_to_ptr,
+    "tt.ptr_to_int": lambda op, t: _converted(op, t, op.operands[0], "addresses"),
+    "tt.int_to_ptr": lambda op, t: _converted(op, t, op.results[0], "pointers"),
 }
