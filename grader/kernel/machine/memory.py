@@ -35,7 +35,7 @@ from grader.kernel.machine.tensors import (
     OutOfBounds,
     Outside,
 )
-from grader.kernel.machine.ttir import Operation
+from grader.kernel.machine.ttir import Operation, Type
 
 _READ, _WRITE, _ATOMIC = "read", "write", "atomic update"
 _HINTS = {"evictionPolicy", "cacheModifier", "cachePolicy", "isVolatile", "operandSegmentSizes"}
@@ -49,6 +49,7 @@ class Accesses:
         self.op = op
         self.pointers = op.operands[0]
         self.mask = mask
+        self.is_masked = mask is not None
         self.type = translation.module.type(op.operands[0])
         self.width = self.type.width
         self._translation = translation
@@ -59,7 +60,7 @@ class Accesses:
         """The launch's."""
         return self._translation.state
 
-    def parts(self, pointers: Tensor, mask: Tensor | None, env: Env) -> list[Part]:
+    def parts(self, env: Env) -> list[Part]:
         """Return the tensors that active lanes are in, with the places in them, and a mask.
 
         Places under the mask are inside the tensor, and so are the others.
@@ -67,7 +68,8 @@ class Accesses:
         Raises:
             OutOfBounds: a lane is outside of its tensor.
         """
-        memories = self.state.memories
+        memories, pointers = self.state.memories, env[self.pointers]
+        mask = env[self.mask] if self.mask is not None else None
         if mask is not None and bool(mask.all()):
             mask = None
         low, high = ends(pointers)
@@ -132,7 +134,7 @@ class Accesses:
         is_before, side = first < 0, "before the start" if first < 0 else "past the end"
         distance = -first if is_before else first - size
         text += f", the first of them {distance:,} {side}".replace(" 0 ", " right ")
-        how = Outside.MASK if self.mask is not None else Outside.EDGE
+        how = Outside.MASK if self.is_masked else Outside.EDGE
         apart = memory.apart(places) if self.width == memory.tensor.element_size() else 0
         if apart:
             how = Outside.STRIDE
@@ -143,7 +145,7 @@ class Accesses:
             text += f", where {memory.names[0]}{memory.index_of(first)} would be; its shape is"
             text += f" {tuple(memory.tensor.shape)}"
         else:
-            text += ", under a mask" if self.mask is not None else ", without a mask"
+            text += ", under a mask" if self.is_masked else ", without a mask"
         if self._translation.by_blocks and how in (Outside.EDGE, Outside.MASK):
             how = Outside.BLOCK
         where = f"a tensor: {side} of argument {memory.name}"
@@ -178,8 +180,7 @@ def load(op: Operation, translation: Translation) -> Run:
     site = translation.sites.get(op)
 
     def run(env: Env) -> None:
-        lanes = env[mask] if mask is not None else None
-        parts = accesses.parts(env[accesses.pointers], lanes, env)
+        parts = accesses.parts(env)
         value = zero if accesses.state.lenient else nothing
         value = env[other] if other is not None else value
         for part in parts:
@@ -189,8 +190,7 @@ def load(op: Operation, translation: Translation) -> Run:
             if memory.may_change and site:  # what is added up there
                 loaded = accesses.state.exact.settled(site, loaded)
             value = loaded if here is None else torch.where(here, loaded, value)
-            if accesses.state.observe is not None:
-                accesses.tell(events.LOAD, env, part, loaded)
+            accesses.tell(events.LOAD, env, part, loaded)
         env[result] = value
 
     return run
@@ -206,18 +206,16 @@ def store(op: Operation, translation: Translation) -> Run:
     shape = accesses.type.shape
 
     def run(env: Env) -> None:
-        lanes = env[mask] if mask is not None else None
-        for part in accesses.parts(env[accesses.pointers], lanes, env):
+        for part in accesses.parts(env):
             memory, index, here = part
             memory.is_updated |= memory.is_read
-            programs = max(x.shape[0] for x in (index, env[value], lanes) if x is not None)
+            programs = max(x.shape[0] for x in (index, env[value], here) if x is not None)
             index, stored = whole(index, shape, programs), whole(env[value], shape, programs)
             if here is not None:
                 here = whole(here, shape, programs)
                 index, stored = index[here], stored[here]
             memory.as_dtype(dtype)[index] = stored
-            if accesses.state.observe is not None:
-                accesses.tell(events.STORE, env, part, env[value])
+            accesses.tell(events.STORE, env, part, env[value])
 
     return run
 
@@ -274,21 +272,20 @@ def _atomic(
     (result,) = op.results
     type = translation.module.type(result)
     dtype, shape = dtype_of(type), type.shape
-    written = None if mask in translation.constants else mask  # else it may be Triton's own
-    accesses = Accesses(op, translation, _ATOMIC, written)
+    accesses = Accesses(op, translation, _ATOMIC, mask)
+    accesses.is_masked &= mask not in translation.constants  # which may be Triton's own
     site = translation.sites.get(op)
-    nothing = filled(type, 0)
+    nothing, everywhere = filled(type, 0), filled(Type(shape, "i1"), True)
 
     def run(env: Env) -> None:
         programs = env[0].shape[0]
-        pointers = whole(env[accesses.pointers], shape, programs)
-        lanes = whole(env[mask], shape, programs) if mask is not None else None
         given = [whole(env[value], shape, programs) for value in values]
         before = whole(nothing, shape, programs)
-        for part in accesses.parts(pointers, lanes, env):
+        for part in accesses.parts(env):
             memory, index, here = part
             memory.is_updated = True
-            chosen = ones(index.shape, dtype=torch.bool) if here is None else here
+            index = whole(index, shape, programs)
+            chosen = whole(everywhere if here is None else here, shape, programs)
             flat, places = memory.as_dtype(dtype), index[chosen]
             taken = [value[chosen] for value in given]
             if adds:
@@ -298,8 +295,7 @@ def _atomic(
                 before = before.clone().masked_scatter_(chosen, old)
             if site:
                 flat[places] = accesses.state.exact.settled(site, flat[places])
-            if accesses.state.observe is not None:
-                accesses.tell(events.ATOMIC, env, part, given[-1])
+            accesses.tell(events.ATOMIC, env, part, given[-1])
         env[result] = before
 
     return run
