@@ -14,7 +14,7 @@ import torch
 
 from grader.kernel.machine import control, elementwise, events, flow, memory, notes, tiles
 from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers, shown
-from grader.kernel.machine.exact import Exact, Site, sites, widen
+from grader.kernel.machine.exact import Site, sites, widen
 from grader.kernel.machine.steps import (
     MAX_GRID,
     Asserted,
@@ -208,11 +208,8 @@ class Program(Translation):
         arguments: Sequence[tuple[str, Any]],
         *,
         addresses: Mapping[int, int] | None = None,
-        observe: Callable[[events.Event], None] | None = None,
-        limits: Limits | None = None,
-        tf32: bool = False,
-        lenient: bool = False,
-        exact: Exact | None = None,
+        limits: Limits = Limits(),
+        **how: Any,
     ) -> None:
         """Run all programs of a grid.
 
@@ -220,18 +217,14 @@ class Program(Translation):
             grid: how many programs there are along each axis.
             arguments: a name and a value, a tensor or a number, for each parameter.
             addresses: what the kernel takes for the address of a tensor, by its real one.
-            observe: is told what happens.
             limits: what the launch may take.
-            tf32: cut operands of dots to TF32 where a GPU does.
-            lenient: leave lanes that are outside out, see `State`.
-            exact: the call's, of a program for exact mode.
+            how: `observe`, `tf32`, `lenient` and `exact`, as in `State`.
 
         Raises:
             OutOfBounds: an access is outside its tensor.
             Stopped, MemoryError: a limit is reached.
             BadGrid: no GPU takes that many programs.
         """
-        limits = limits or Limits()
         programs = math.prod(grid)
         for axis, (size, most) in enumerate(zip(grid, MAX_GRID, strict=True)):
             if size > most:
@@ -239,7 +232,8 @@ class Program(Translation):
         if self._bytes > 4 * limits.value_bytes:
             raise MemoryError(f"the values of one program take {self._bytes >> 20:,} MiB")
         memories = Memories(addresses or {})
-        state = self.state = State(grid, memories, limits, observe, tf32, lenient, exact)
+        state = self.state = State(grid, memories, limits, **how)
+        exact = state.exact
         self._printed = 0
         env = self.fresh()
         parameters = self.module.functions[self.module.entry][0].arguments
@@ -248,8 +242,8 @@ class Program(Translation):
         if exact is not None:
             for one in memories:
                 one.exact = exact.given(one.flat, one.name)
-        if observe is not None:
-            observe(events.Launched(self.module.entry, grid, tuple(memories)))
+        if state.observe is not None:
+            state.observe(events.Launched(self.module.entry, grid, tuple(memories)))
         most = min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
         at_once = 1 if self._waits else max(1, most)
         for first in range(0, programs, at_once):
