@@ -81,32 +81,22 @@ BINARY = [
     ("arith.remf", "f32", [[7.5, -7.5, 1, 3], [2, 2, INF, 2]], [1.5, -1.5, 1, 1]),
     ("arith.addf", "f16", [[2048, 65504, 1, 0.1], [1, 65504, 1, 0.2]], [2048, INF, 2, 0.29980469]),
     ("arith.mulf", "bf16", [[1.0078125, 3, 1, 0], [1.0078125, 5, 1, 1]], [1.015625, 15, 1, 0]),
+    ("arith.cmpi slt,", "i32", [[-1, 1, 5, 0], [1, -2, 5, 0]], [1, 0, 0, 0]),
+    ("arith.cmpi ult,", "i32", [[-1, 1, 5, 0], [1, -2, 5, 0]], [0, 1, 0, 0]),
+    ("arith.cmpi uge,", "i64", [[-1, 1, 5, 0], [1, -2, 5, 0]], [1, 0, 1, 1]),
+    ("arith.cmpf olt,", "f32", [[NAN, 1, 1, -INF], [1, NAN, 2, 0]], [0, 0, 1, 1]),
+    ("arith.cmpf une,", "f32", [[NAN, 1, 1, 0], [NAN, 1, 2, -0.0]], [1, 0, 1, 0]),
+    ("arith.cmpf ult,", "f32", [[NAN, 1, 1, 3], [1, NAN, 2, 0]], [1, 1, 1, 0]),
+    ("arith.cmpf one,", "f32", [[NAN, 1, 1, 3], [1, 1, 2, NAN]], [0, 0, 1, 0]),
+    ("arith.cmpf uno,", "f32", [[NAN, 1, 1, 3], [1, 1, 2, NAN]], [1, 0, 0, 1]),
 ]
 
 
 @pytest.mark.parametrize(("name", "kind", "values", "expected"), BINARY)
 def test_binary_operations(name: str, kind: str, values: list[list], expected: list) -> None:
-    lines = f"%out = {name} %a, %b : tensor<{N}x{kind}>"
-    got = computed(lines, [kind, kind], kind, values)
+    result = "i1" if "cmp" in name else kind
+    got = computed(f"%out = {name} %a, %b : tensor<{N}x{kind}>", [kind, kind], result, values)
     same(got, torch.tensor(expected, dtype=got.dtype))
-
-
-COMPARED = [
-    ("cmpi slt", "i32", [[-1, 1, 5, 0], [1, -2, 5, 0]], [1, 0, 0, 0]),
-    ("cmpi ult", "i32", [[-1, 1, 5, 0], [1, -2, 5, 0]], [0, 1, 0, 0]),
-    ("cmpi uge", "i64", [[-1, 1, 5, 0], [1, -2, 5, 0]], [1, 0, 1, 1]),
-    ("cmpf olt", "f32", [[NAN, 1, 1, -INF], [1, NAN, 2, 0]], [0, 0, 1, 1]),
-    ("cmpf une", "f32", [[NAN, 1, 1, 0], [NAN, 1, 2, -0.0]], [1, 0, 1, 0]),
-    ("cmpf ult", "f32", [[NAN, 1, 1, 3], [1, NAN, 2, 0]], [1, 1, 1, 0]),
-    ("cmpf one", "f32", [[NAN, 1, 1, 3], [1, 1, 2, NAN]], [0, 0, 1, 0]),
-    ("cmpf uno", "f32", [[NAN, 1, 1, 3], [1, 1, 2, NAN]], [1, 0, 0, 1]),
-]
-
-
-@pytest.mark.parametrize(("name", "kind", "values", "expected"), COMPARED)
-def test_comparisons(name: str, kind: str, values: list[list], expected: list) -> None:
-    lines = f"%out = arith.{name}, %a, %b : tensor<{N}x{kind}>"
-    assert computed(lines, [kind, kind], "i1", values).int().tolist() == expected
 
 
 CASTS = [
@@ -131,10 +121,8 @@ CASTS = [
 @pytest.mark.parametrize(("name", "kind", "result", "values", "expected"), CASTS)
 def test_casts(name: str, kind: str, result: str, values: list, expected: list) -> None:
     more = ", rounding = rtne" if name == "tt.fp_to_fp" else ""
-    lines = f"%out = {name} %a{more} : tensor<{N}x{kind}> "
-    lines += f"{'to' if name.startswith('arith') or 'fp' in name else '->'} tensor<{N}x{result}>"
-    if name in ("tt.fp_to_fp", "tt.bitcast"):
-        lines = lines.replace(" to ", " -> ")
+    arrow = "to" if name.startswith("arith") else "->"
+    lines = f"%out = {name} %a{more} : tensor<{N}x{kind}> {arrow} tensor<{N}x{result}>"
     got = computed(lines, [kind], result, [values]).double()
     same(got, torch.tensor(expected, dtype=torch.float64))
 

@@ -8,7 +8,6 @@ takes about the same time.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,6 @@ DTYPES = {
     "f8E5M2": torch.float8_e5m2,
 }
 _UNSIGNED = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
-_FLOATS = {"f16": "<e", "f32": "<f", "f64": "<d"}
 # A lane that a mask leaves out holds what a register held before, if a load has no `other`: a value
 # that no right kernel uses.
 _LEFT_OUT_INTEGER = -0x5BAD
@@ -70,7 +68,10 @@ def same_programs(values: list[Tensor], shapes: list[tuple[int, ...]]) -> list[T
 
 
 def unsigned(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Let a function of numpy's compute with the bits of integers without sign."""
+    """Let a function of numpy's compute with the bits of integers without sign.
+
+    Its floats and booleans stay what they are.
+    """
 
     def compute(*values: Tensor) -> Tensor:
         dtype = values[0].dtype
@@ -81,7 +82,7 @@ def unsigned(function: Callable[..., Any]) -> Callable[..., Tensor]:
             arrays = [_numpy(value.contiguous()).view(kind) for value in values]
         with np.errstate(all="ignore"):
             result = np.asarray(function(*arrays))
-        if result.dtype == bool:
+        if result.dtype.kind in "bf":
             return torch.from_numpy(result)
         result = np.ascontiguousarray(result.astype(arrays[0].dtype, copy=False))
         signed = torch.from_numpy(result.view(f"i{result.dtype.itemsize}"))
@@ -146,19 +147,8 @@ def _number(op: Operation, text: str, type: Type) -> Any:
             bits = max(type.bits, 2)
             return (int(text) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
         if text.startswith("0x"):
-            return _of_bits(int(text, 16), type)
-        value = float(text)
-        return _of_bits(*_rounded(value)) if type.element == "f32" else value
-    except (ValueError, KeyError, OverflowError, struct.error):
+            bits = np.array(int(text, 16), _UNSIGNED[type.bits // 8])
+            return torch.from_numpy(bits).view(dtype_of(type)).item()
+        return float(text)
+    except (ValueError, OverflowError):
         raise op.unmodelled(f"with {text[:40]!r}") from None
-
-
-def _rounded(value: float) -> tuple[int, Type]:
-    return int.from_bytes(struct.pack("<f", value), "little"), Type((), "f32")
-
-
-def _of_bits(bits: int, type: Type) -> float:
-    if type.element == "bf16":
-        return _of_bits(bits << 16, Type((), "f32"))
-    raw = bits.to_bytes(type.bits // 8, "little")
-    return float(struct.unpack(_FLOATS[type.element], raw)[0])

@@ -63,7 +63,7 @@ class _Loop:
 
     def begin(self, steps: int) -> None:
         """Begin a round: it costs its steps."""
-        self._translation.state.spending.take(steps + 1, self.op)
+        self._translation.state.take(steps + 1, self.op.place)
 
     def end(self, env: Env) -> None:
         """End a round: observers that keep notes see what variables hold."""
@@ -84,7 +84,7 @@ def for_loop(op: Operation, translation: Translation) -> Run:
     live = [value for value in translation.live(*op.regions) if value]
     types = _types(translation, carried)
     before, body = _hoisted(translation.body(block), {index, *carried})
-    made = [value for inner in before.operations for value in inner.results]
+    made = [value for inner, _ in before.steps for value in inner.results]
     kept = [0, *live, *made, low, step]
     loop = _Loop(op, translation, carried)
     is_unsigned = "unsigned" in op.words
@@ -108,8 +108,7 @@ def for_loop(op: Operation, translation: Translation) -> Run:
             counts = numbers(rounds[order])
             inner = cut(env, [0, *live, low, step], order)
             values = cut_arrays(values, order)
-        for inner_run in before.runs:
-            inner_run(inner)
+        before.run(inner)
         _assign(inner, carried, values)
         here = len(counts)
         for number in range(most):
@@ -123,10 +122,8 @@ def for_loop(op: Operation, translation: Translation) -> Run:
                 inner = cut(inner, [*kept, *carried], slice(0, staying))
                 here = staying
             inner[index] = inner[low] + inner[step] * number
-            loop.begin(len(body.runs))
-            for inner_run in body.runs:
-                inner_run(inner)
-            _assign(inner, carried, [inner[value] for value in body.yields])
+            loop.begin(len(body.steps))
+            _assign(inner, carried, body.run(inner))
             loop.end(inner)
         values = [inner[value] for value in carried]
         if order is not None:
@@ -145,18 +142,14 @@ def _only(op: Operation, region: list[Block]) -> Block:
 
 def _hoisted(body: Body, varying: set[int]) -> tuple[Body, Body]:
     """Part a loop's body into what each round would compute anew, and the rest."""
-    first, rest = [], []
-    for pair in zip(body.runs, body.operations, strict=True):
-        op = pair[1]
+    before, rest = Body([]), Body([], body.last)
+    for op, run in body.steps:
         if op.name in PURE and varying.isdisjoint(op.operands):
-            first.append(pair)
+            before.steps.append((op, run))
         else:
-            rest.append(pair)
+            rest.steps.append((op, run))
             varying.update(op.results)
-    runs, operations = ([pair[k] for pair in first] for k in (0, 1))
-    before = Body(tuple(runs), tuple(operations), None)
-    runs, operations = ([pair[k] for pair in rest] for k in (0, 1))
-    return before, Body(tuple(runs), tuple(operations), body.last)
+    return before, rest
 
 
 PURE: set[str] = set()  # operations whose result depends on their operands alone
@@ -166,30 +159,23 @@ def if_else(op: Operation, translation: Translation) -> Run:
     """Translate an scf.if."""
     (condition,) = op.operands
     sides = [translation.body(_only(op, region)) for region in op.regions]
-    used = [[*translation.live(region)] for region in op.regions]
+    used = [translation.live(region) for region in op.regions]
     if len(sides) == 1:
-        sides.append(Body((), (), None))
+        sides.append(Body([]))
         used.append([0])
-    for side, values in zip(sides, used, strict=True):
-        values.extend(side.yields)
     types = _types(translation, op.results)
-
-    def run_side(number: int, env: Env) -> list[Tensor]:
-        for inner_run in sides[number].runs:
-            inner_run(env)
-        return [env[value] for value in sides[number].yields]
 
     def run(env: Env) -> None:
         chosen = env[condition]
         if chosen.shape[0] == 1 or bool(chosen.all()) or not bool(chosen.any()):
-            _assign(env, op.results, run_side(0 if bool(chosen[0]) else 1, env))
+            _assign(env, op.results, sides[0 if bool(chosen[0]) else 1].run(env))
             return
         parts: list[Part] = []
-        for number, who in enumerate((chosen, ~chosen)):
-            if sides[number].runs or op.results:
+        for side, values, who in zip(sides, used, (chosen, ~chosen), strict=True):
+            if side.steps or op.results:
                 programs = who.nonzero()[:, 0]
-                part = cut(env, used[number], programs)
-                parts.append((programs, run_side(number, part)))
+                part = cut(env, [*values, *side.yields], programs)
+                parts.append((programs, side.run(part)))
         if op.results:
             _assign(env, op.results, put_together(parts, types))
 
@@ -203,7 +189,6 @@ def while_loop(op: Operation, translation: Translation) -> Run:
     live = translation.live(*op.regions)
     types = _types(translation, op.results)
     loop = _Loop(op, translation, first.arguments)
-    goes_on, *handed = before.yields
 
     def run(env: Env) -> None:
         inner = env.copy()
@@ -212,10 +197,8 @@ def while_loop(op: Operation, translation: Translation) -> Run:
         parts: list[Part] = []
         while True:
             _assign(inner, first.arguments, values)
-            loop.begin(len(before.runs) + len(after.runs))
-            for inner_run in before.runs:
-                inner_run(inner)
-            going, values = inner[goes_on], [inner[value] for value in handed]
+            loop.begin(len(before.steps) + len(after.steps))
+            going, *values = before.run(inner)
             if not bool(going.any()):
                 parts.append((programs, values))
                 break
@@ -225,9 +208,7 @@ def while_loop(op: Operation, translation: Translation) -> Run:
                 inner, programs = cut(inner, live, go), programs[go]
                 values = cut_arrays(values, go)
             _assign(inner, second.arguments, values)
-            for inner_run in after.runs:
-                inner_run(inner)
-            values = [inner[value] for value in after.yields]
+            values = after.run(inner)
             _assign(inner, first.arguments, values)
             loop.end(inner)
         _assign(env, op.results, put_together(parts, types))
@@ -246,7 +227,7 @@ def call(op: Operation, translation: Translation) -> Run:
         inner = translation.fresh()
         inner[0] = env[0]
         _assign(inner, arguments, [env[value] for value in op.operands])
-        translation.state.spending.take(1, op)
+        translation.state.take(1, op.place)
         _assign(env, op.results, translation.call(name, inner))
 
     return run
@@ -273,12 +254,11 @@ class Function:
         while waiting:
             label, env, programs = waiting.pop()
             body = self._bodies[label]
-            for run in body.runs:
-                run(env)
+            values = body.run(env)
             if body.last is None or body.last.name == "tt.return":
-                parts.append((programs, [env[value] for value in body.yields]))
+                parts.append((programs, values))
                 continue
-            self._translation.state.spending.take(len(body.runs) + 1, body.last)
+            self._translation.state.take(len(body.steps) + 1, body.last.place)
             waiting += self._branches(body.last, env, programs)
         return put_together(parts, self._types) if self._types else []
 

@@ -46,10 +46,6 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
     return cast(torch.where(by_zero, a, rest), a.dtype)
 
 
-def _shift_left(a: Tensor, b: Tensor) -> Tensor:
-    return a << b
-
-
 def _clamped(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.fmin(torch.fmax(x, low), high)
 
@@ -80,7 +76,7 @@ _PLAIN: dict[str, Function] = {
     "arith.andi": operator.and_,
     "arith.ori": operator.or_,
     "arith.xori": operator.xor,
-    "arith.shli": _shift_left,
+    "arith.shli": operator.lshift,
     "arith.shrsi": operator.rshift,
     "arith.negf": operator.neg,
     "arith.divsi": divided,
@@ -149,6 +145,9 @@ NAMES = frozenset(
 )
 
 
+_unsigned_to_floats = unsigned(lambda x: x.astype("f8"))
+
+
 def function_of(op: Operation, module: Module) -> Function:
     """Return what an operation on single elements computes.
 
@@ -189,7 +188,7 @@ def _cast(op: Operation, kind: Type, result: Type) -> Function:
         return lambda x: -cast(x, dtype)
     if name in ("extui", "uitofp", "index_castui"):
         if kind.bits == 64:
-            return lambda x: cast(torch.from_numpy(_unsigned_floats(x)), dtype)
+            return lambda x: cast(_unsigned_to_floats(x), dtype)
         return lambda x: cast(as_bits(x), dtype)
     if name == "trunci" and result.element == "i1":
         return lambda x: (x & 1) != 0
@@ -204,10 +203,6 @@ def _cast(op: Operation, kind: Type, result: Type) -> Function:
         largest = torch.finfo(dtype).max
         return lambda x: cast(x.float().clamp(-largest, largest), dtype)
     return lambda x: cast(x, dtype)
-
-
-def _unsigned_floats(x: Tensor) -> Any:
-    return x.contiguous().numpy().view("u8").astype("f8")
 
 
 def _whole_numbers(x: Tensor, low: int, high: int, dtype: torch.dtype) -> Tensor:

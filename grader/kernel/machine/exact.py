@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from grader.kernel.dispatch import DispatchMode
 from grader.kernel.machine.arrays import DTYPES, Tensor, cast, dtype_of
-from grader.kernel.machine.flow import handed, operations, reached
+from grader.kernel.machine.flow import handed, reached
 from grader.kernel.machine.ttir import Module, Operation
 
 _WIDENED = ("f16", "bf16", "f32")
@@ -62,25 +62,24 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
     same: dict[int, list[int]] = {}  # numbers that are handed on, or widened
     computing: dict[int, list[int]] = {}  # what the operations of a line work with
     named: set[int] = set()  # what alone comes of an operation: a loop's results share one name
-    for blocks in module.functions.values():
-        for op in operations(blocks):
-            named.update(op.results[:1] if len(op.results) == 1 and not op.regions else ())
-            for value, other in handed(op):
-                made.setdefault(value, []).append(other)
-            if op.name in (*_MOVES, "arith.extf"):
-                same.update((result, list(op.operands)) for result in op.results)
-            else:
-                computing.setdefault(op.place.line_in(path), []).extend(op.operands)
-            if op.name in _MOVES:
-                made.update((result, list(op.operands)) for result in op.results)
-            elif op.name == "tt.dot":
-                multiplied += op.operands[:2]
-                used += op.operands[2:]
-            elif op.name not in ("tt.store", *_LOOPS):
-                used += op.operands
-            is_half = any(module.type(value).element in _HALF for value in op.results)
-            if is_half and op.place.line_in(path) and op.name not in _NO_SITES:
-                found.append(op)
+    for op in module.operations:
+        named.update(op.results[:1] if len(op.results) == 1 and not op.regions else ())
+        for value, other in handed(op):
+            made.setdefault(value, []).append(other)
+        if op.name in (*_MOVES, "arith.extf"):
+            same.update((result, list(op.operands)) for result in op.results)
+        else:
+            computing.setdefault(op.place.line_in(path), []).extend(op.operands)
+        if op.name in _MOVES:
+            made.update((result, list(op.operands)) for result in op.results)
+        elif op.name == "tt.dot":
+            multiplied += op.operands[:2]
+            used += op.operands[2:]
+        elif op.name not in ("tt.store", *_LOOPS):
+            used += op.operands
+        is_half = any(module.type(value).element in _HALF for value in op.results)
+        if is_half and op.place.line_in(path) and op.name not in _NO_SITES:
+            found.append(op)
     passed, computed = reached(multiplied, made), reached(used, made)
 
     def what(op: Operation) -> Any:

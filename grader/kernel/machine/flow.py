@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from grader.kernel.machine import elementwise
-from grader.kernel.machine.ttir import Block, Module, Operation
+from grader.kernel.machine.ttir import Module, Operation, operations
 
 _MAKING_OFFSETS = {name for name in elementwise.NAMES if name.startswith("arith.")}
 _MAKING_OFFSETS |= {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape"}
 _STORES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 _FROM_ANYWHERE = ("tt.load", "tt.int_to_ptr")
-
-
-def operations(blocks: list[Block]) -> Iterator[Operation]:
-    """Yield all operations of blocks, and of those inside them."""
-    for block in blocks:
-        for op in block.operations:
-            yield op
-            for region in op.regions:
-                yield from operations(region)
 
 
 def reached(wanted: list[int], made: dict[int, list[int]]) -> set[int]:
@@ -54,14 +45,13 @@ def offsets(module: Module) -> frozenset[int]:
     """Return the values of 32 bits that offsets of pointers are made of, through loops too."""
     made: dict[int, list[int]] = {}
     wanted: list[int] = []
-    for blocks in module.functions.values():
-        for op in operations(blocks):
-            if op.name == "tt.addptr":
-                wanted.append(op.operands[1])
-            if op.name in _MAKING_OFFSETS:
-                made.setdefault(op.results[0], []).extend(op.operands)
-            for value, other in handed(op):
-                made.setdefault(value, []).append(other)
+    for op in module.operations:
+        if op.name == "tt.addptr":
+            wanted.append(op.operands[1])
+        if op.name in _MAKING_OFFSETS:
+            made.setdefault(op.results[0], []).extend(op.operands)
+        for value, other in handed(op):
+            made.setdefault(value, []).append(other)
     found = reached(wanted, made)
     return frozenset(value for value in found if module.type(value).element == "i32")
 
@@ -87,8 +77,7 @@ def stored_to(module: Module) -> frozenset[int]:
             inner = [block for region in op.regions for block in region]
             is_plain = not inner and op.name != "tt.call"
             if not is_plain or not op.results:  # an end hands on, too
-                made[handed] += pointers(op.operands)
-                made[handed] += [v for _, values in op.targets for v in pointers(values)]
+                made[handed] += pointers(op.uses)
             for block in inner:
                 made.update((value, [handed]) for value in pointers(block.arguments))
             for value in pointers(op.results):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +34,6 @@ from grader.kernel.machine.tensors import (
     Memory,
     OutOfBounds,
     Outside,
-    reinterpreted,
 )
 from grader.kernel.machine.ttir import Operation, Type
 
@@ -51,8 +49,9 @@ class Accesses:
         self.op = op
         self.pointers = op.operands[0]
         self.mask = mask
+        self.is_masked = mask is not None
         self.type = translation.module.type(op.operands[0])
-        self.width = max(1, Type((), self.type.pointee).bits // 8)
+        self.width = self.type.width
         self._translation = translation
         self._what = what
 
@@ -61,7 +60,7 @@ class Accesses:
         """The launch's."""
         return self._translation.state
 
-    def parts(self, pointers: Tensor, mask: Tensor | None, env: Env) -> list[Part]:
+    def parts(self, env: Env) -> list[Part]:
         """Return the tensors that active lanes are in, with the places in them, and a mask.
 
         Places under the mask are inside the tensor, and so are the others.
@@ -69,7 +68,8 @@ class Accesses:
         Raises:
             OutOfBounds: a lane is outside of its tensor.
         """
-        memories = self.state.memories
+        memories, pointers = self.state.memories, env[self.pointers]
+        mask = env[self.mask] if self.mask is not None else None
         if mask is not None and bool(mask.all()):
             mask = None
         low, high = ends(pointers)
@@ -118,10 +118,9 @@ class Accesses:
             array[row if array.shape[0] > 1 else 0].expand(shape)
             for array in (outside, active, offsets)
         )
-        x, y, _ = self.state.grid
         number = int(env[0][row if outside.shape[0] > 1 else 0])
         count, all_lanes = int(lost.sum()), int(lanes.sum())
-        text = f"; program ({number % x}, {number // x % y}, {number // (x * y)}): "
+        text = f"; program {self.state.along_axes(number)}: "
         of_all = (
             f"{count:,} of {all_lanes:,} elements"
             if count < all_lanes
@@ -135,7 +134,7 @@ class Accesses:
         is_before, side = first < 0, "before the start" if first < 0 else "past the end"
         distance = -first if is_before else first - size
         text += f", the first of them {distance:,} {side}".replace(" 0 ", " right ")
-        how = Outside.MASK if self.mask is not None else Outside.EDGE
+        how = Outside.MASK if self.is_masked else Outside.EDGE
         apart = memory.apart(places) if self.width == memory.tensor.element_size() else 0
         if apart:
             how = Outside.STRIDE
@@ -146,7 +145,7 @@ class Accesses:
             text += f", where {memory.names[0]}{memory.index_of(first)} would be; its shape is"
             text += f" {tuple(memory.tensor.shape)}"
         else:
-            text += ", under a mask" if self.mask is not None else ", without a mask"
+            text += ", under a mask" if self.is_masked else ", without a mask"
         if self._translation.by_blocks and how in (Outside.EDGE, Outside.MASK):
             how = Outside.BLOCK
         where = f"a tensor: {side} of argument {memory.name}"
@@ -181,8 +180,7 @@ def load(op: Operation, translation: Translation) -> Run:
     site = translation.sites.get(op)
 
     def run(env: Env) -> None:
-        lanes = env[mask] if mask is not None else None
-        parts = accesses.parts(env[accesses.pointers], lanes, env)
+        parts = accesses.parts(env)
         value = zero if accesses.state.lenient else nothing
         value = env[other] if other is not None else value
         for part in parts:
@@ -192,8 +190,7 @@ def load(op: Operation, translation: Translation) -> Run:
             if memory.may_change and site:  # what is added up there
                 loaded = accesses.state.exact.settled(site, loaded)
             value = loaded if here is None else torch.where(here, loaded, value)
-            if accesses.state.observe is not None:
-                accesses.tell(events.LOAD, env, part, loaded)
+            accesses.tell(events.LOAD, env, part, loaded)
         env[result] = value
 
     return run
@@ -209,18 +206,16 @@ def store(op: Operation, translation: Translation) -> Run:
     shape = accesses.type.shape
 
     def run(env: Env) -> None:
-        lanes = env[mask] if mask is not None else None
-        for part in accesses.parts(env[accesses.pointers], lanes, env):
+        for part in accesses.parts(env):
             memory, index, here = part
             memory.is_updated |= memory.is_read
-            programs = max(x.shape[0] for x in (index, env[value], lanes) if x is not None)
+            programs = max(x.shape[0] for x in (index, env[value], here) if x is not None)
             index, stored = whole(index, shape, programs), whole(env[value], shape, programs)
             if here is not None:
                 here = whole(here, shape, programs)
                 index, stored = index[here], stored[here]
             memory.as_dtype(dtype)[index] = stored
-            if accesses.state.observe is not None:
-                accesses.tell(events.STORE, env, part, env[value])
+            accesses.tell(events.STORE, env, part, env[value])
 
     return run
 
@@ -247,8 +242,7 @@ def atomic_rmw(op: Operation, translation: Translation) -> Run:
         raise op.unmodelled(kind)
     update = _UPDATES[kind]
     value, *masks = op.operands[1:]
-    used = op.results[0] in _used(translation)
-    adds = kind in ("add", "fadd") and not used
+    adds = kind in ("add", "fadd") and op.results[0] not in _used(translation)
     return _atomic(op, translation, masks[0] if masks else None, (value,), update, adds=adds)
 
 
@@ -278,21 +272,20 @@ def _atomic(
     (result,) = op.results
     type = translation.module.type(result)
     dtype, shape = dtype_of(type), type.shape
-    written = None if mask in translation.constants else mask  # else it may be Triton's own
-    accesses = Accesses(op, translation, _ATOMIC, written)
+    accesses = Accesses(op, translation, _ATOMIC, mask)
+    accesses.is_masked &= mask not in translation.constants  # which may be Triton's own
     site = translation.sites.get(op)
-    nothing = filled(type, 0)
+    nothing, everywhere = filled(type, 0), filled(Type(shape, "i1"), True)
 
     def run(env: Env) -> None:
         programs = env[0].shape[0]
-        pointers = whole(env[accesses.pointers], shape, programs)
-        lanes = whole(env[mask], shape, programs) if mask is not None else None
         given = [whole(env[value], shape, programs) for value in values]
         before = whole(nothing, shape, programs)
-        for part in accesses.parts(pointers, lanes, env):
+        for part in accesses.parts(env):
             memory, index, here = part
             memory.is_updated = True
-            chosen = ones(index.shape, dtype=torch.bool) if here is None else here
+            index = whole(index, shape, programs)
+            chosen = whole(everywhere if here is None else here, shape, programs)
             flat, places = memory.as_dtype(dtype), index[chosen]
             taken = [value[chosen] for value in given]
             if adds:
@@ -302,8 +295,7 @@ def _atomic(
                 before = before.clone().masked_scatter_(chosen, old)
             if site:
                 flat[places] = accesses.state.exact.settled(site, flat[places])
-            if accesses.state.observe is not None:
-                accesses.tell(events.ATOMIC, env, part, given[-1])
+            accesses.tell(events.ATOMIC, env, part, given[-1])
         env[result] = before
 
     return run
@@ -330,56 +322,12 @@ def _one_behind_the_other(
 @functools.lru_cache(16)
 def _used(translation: Translation) -> frozenset[int]:
     """Return the values of a module that anything uses."""
-    found: set[int] = set()
-
-    def visit(blocks: list[Any]) -> None:
-        for block in blocks:
-            for op in block.operations:
-                found.update(op.operands)
-                for _, handed in op.targets:
-                    found.update(handed)
-                for region in op.regions:
-                    visit(region)
-
-    for blocks in translation.module.functions.values():
-        visit(blocks)
-    return frozenset(found)
-
-
-def bitcast(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.bitcast, of numbers or of pointers."""
-    (operand,), (result,) = op.operands, op.results
-    before, after = translation.module.written[operand], translation.module.written[result]
-    if not after.pointee:
-        bits, dtype = dtype_of(after), dtype_of(translation.module.type(result))
-
-        def of_numbers(env: Env) -> None:
-            value = cast(env[operand], dtype_of(before))
-            same = value.dtype.itemsize == bits.itemsize and torch.bool not in (value.dtype, bits)
-            env[result] = cast(value.contiguous().view(bits) if same else value, dtype)
-
-        return of_numbers
-    widths = [max(1, Type((), type.pointee).bits // 8) for type in (before, after)]
-
-    def run(env: Env) -> None:
-        env[result] = reinterpreted(env[operand], *widths)
-
-    return run
-
-
-def ptr_to_int(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.ptr_to_int."""
-    return _converted(op, translation, op.operands[0], "addresses")
-
-
-def int_to_ptr(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.int_to_ptr."""
-    return _converted(op, translation, op.results[0], "pointers")
+    return frozenset(value for op in translation.module.operations for value in op.uses)
 
 
 def _converted(op: Operation, translation: Translation, pointer: int, method: str) -> Run:
     (operand,), (result,) = op.operands, op.results
-    width = max(1, Type((), translation.module.type(pointer).pointee).bits // 8)
+    width = translation.module.type(pointer).width
     dtype = dtype_of(translation.module.type(result))
 
     def run(env: Env) -> None:
@@ -394,7 +342,6 @@ STEPS: dict[str, Callable[[Operation, Translation], Run]] = {
     "tt.store": store,
     "tt.atomic_rmw": atomic_rmw,
     "tt.atomic_cas": atomic_cas,
-    "tt.bitcast": bitcast,
-    "tt.ptr_to_int": ptr_to_int,
-    "tt.int_to_ptr": int_to_ptr,
+    "tt.ptr_to_int": lambda op, t: _converted(op, t, op.operands[0], "addresses"),
+    "tt.int_to_ptr": lambda op, t: _converted(op, t, op.results[0], "pointers"),
 }

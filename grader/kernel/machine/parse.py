@@ -8,7 +8,7 @@ targets of branches. Each operation is one line, or begins and ends regions with
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from grader.kernel.machine.ttir import (
     BadText,
@@ -45,7 +45,7 @@ _SYMBOL = re.compile(r"@([\w.$-]*)")
 _WORD = re.compile(r"[a-z]\w*")
 _LABEL = re.compile(r"(\^\w+)(?:\((.*)\))?:")
 _TARGET = re.compile(r"(\^\w+)(?:\(((?:[^():]|\([^()]*\))*):[^)]*\))?")
-_FUNCTION = re.compile(r'tt\.func .*?@(?:"([^"]*)"|([\w.$-]+))\(')
+_FUNCTION = re.compile(r'tt\.func .*?@(?:"([^"]*)"|([\w.$-]+))\(([^()]*)\).*\{')
 _ARGUMENT_LOCATION = re.compile(r" loc\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
 _FOR = re.compile(
     rf"(unsigned )?({_NAME}) = ({_NAME}) to ({_NAME}) step ({_NAME})"
@@ -88,7 +88,7 @@ class _Parser:
         self._closing = ""
         self._scopes: list[dict[str, int]] = [{}]
         self.module = Module({}, [type_of("i64")], [""])
-        nested: dict[str, Callable[[Operation, str], None]] = {
+        self._nested: dict[str, Callable[[Operation, str], list[Type]]] = {
             "scf.for": self._for,
             "scf.if": self._if,
             "scf.while": self._while,
@@ -96,11 +96,11 @@ class _Parser:
             "tt.scan": self._reduce,
             "tt.map_elementwise": self._reduce,
         }
-        self._nested = nested
         while self._at < len(self._lines):
-            if self._lines[self._at].startswith("tt.func"):
-                self._function()
+            line = self._lines[self._at]
             self._at += 1
+            if line.startswith("tt.func"):
+                self._function(line)
         if not self.module.functions:
             raise BadText("a text without a tt.func")
 
@@ -127,22 +127,18 @@ class _Parser:
 
     # -- functions and blocks -----------------------------------------------------------------
 
-    def _function(self) -> None:
-        line = self._lines[self._at]
-        match = _FUNCTION.match(line)
-        if match is None or not line.rstrip().endswith("{"):
+    def _function(self, line: str) -> None:
+        match = _FUNCTION.fullmatch(_ARGUMENT_LOCATION.sub("", line))
+        if match is None:
             raise BadText(f"no function: {line[:80]}")
-        self._at += 1
-        end = _closing_parenthesis(line, match.end() - 1)
-        arguments = line[match.end() : end]
-        self.module.functions[match[1] or match[2]] = self._blocks(self._arguments(arguments))
+        self.module.functions[match[1] or match[2]] = self._region(self._arguments(match[3]))
 
     def _arguments(self, text: str) -> list[tuple[str, Type]]:
         text = _ARGUMENT_LOCATION.sub("", text)
         pairs = (re.sub(r" \{.*\}$", "", part).partition(":") for part in split(text))
         return [(name.strip(), type_of(type)) for name, _, type in pairs]
 
-    def _blocks(self, arguments: list[tuple[str, Type]]) -> list[Block]:
+    def _region(self, arguments: Iterable[tuple[str, Type]] = ()) -> list[Block]:
         """Read blocks up to the brace that closes the region, whose line is kept."""
         self._scopes.append({})
         if len(self._scopes) > MAX_DEPTH:
@@ -150,11 +146,11 @@ class _Parser:
         blocks = [Block("", [self._define(*argument) for argument in arguments])]
         while self._at < len(self._lines):
             line = self._lines[self._at]
+            self._at += 1
             if line[0] == "}":
                 self._closing = line
                 self._scopes.pop()
                 return blocks
-            self._at += 1
             label = _LABEL.match(line) if line[0] == "^" else None
             if label:
                 own = [self._define(*part) for part in self._arguments(label[2] or "")]
@@ -165,11 +161,6 @@ class _Parser:
             else:
                 blocks[-1].operations.append(self._operation(line))
         raise BadText("a region is not closed")
-
-    def _region(self, arguments: list[tuple[str, Type]] | None = None) -> list[Block]:
-        blocks = self._blocks(arguments or [])
-        self._at += 1
-        return blocks
 
     # -- operations ---------------------------------------------------------------------------
 
@@ -218,11 +209,9 @@ class _Parser:
         strings: list[str] = []
         if '"' in rest:
             rest = _STRING.sub(lambda match: strings.append(match[1]) or "", rest)
-        head, _, kinds = rest.rpartition(" : ") if " : " in rest else (rest, "", "")
-        if not head and kinds:
-            head, kinds = "", kinds.removeprefix(": ")
-        elif kinds == "" and head.startswith(": "):
-            head, kinds = "", head[2:]
+        head, colon, kinds = f" {rest}".rpartition(" : ")
+        if not colon:
+            head, kinds = kinds, ""
         self._head(op, head, strings)
         return self._results(op, kinds)
 
@@ -254,19 +243,19 @@ class _Parser:
         if not kinds:
             return []
         if "->" in kinds:
-            kinds = kinds.rpartition("->")[2].strip()
-            kinds = kinds[1:-1] if kinds[0] == "(" else kinds
-            types = [type_of(kind) for kind in split(kinds)]
+            types = _types(kinds.rpartition("->")[2])
             return types * 2 if op.name == "tt.split" else types
         if " to " in kinds:
             return [type_of(kinds.rpartition(" to ")[2])]
-        types = [type_of(kind) for kind in split(kinds)]
+        types = _types(kinds)
         if op.name in _COMPARISONS:
             return [Type(types[0].shape, "i1")]
         if op.name == "tt.addptr":
             return types[:1]
         if op.name == "tt.load":
-            return [_loaded(types[0])]
+            if not types[0].pointee:
+                raise op.unmodelled("of what is no pointer")
+            return [Type(types[0].shape, types[0].pointee)]
         return types[-1:] if op.name not in _WITHOUT_RESULT else []
 
     # -- operations with regions --------------------------------------------------------------
@@ -276,7 +265,7 @@ class _Parser:
         if match is None:
             raise op.unmodelled()
         pairs = _PAIR.findall(match[6] or "")
-        types = [type_of(kind) for kind in split(match[7] or "")]
+        types = _types(match[7] or "")
         op.operands = tuple(map(self._value, (*match.groups()[2:5], *(last for _, last in pairs))))
         op.words = ("unsigned",) if match[1] else ()
         own = [(match[2], type_of(match[8] or "i32"))]
@@ -294,14 +283,14 @@ class _Parser:
         if self._closing.startswith("} else"):
             op.regions += (self._region(),)
         self._close(op)
-        return [type_of(kind) for kind in split(match[2] or "")]
+        return _types(match[2] or "")
 
     def _while(self, op: Operation, rest: str) -> list[Type]:
         match = _WHILE.fullmatch(rest)
         if match is None:
             raise op.unmodelled()
         pairs = _PAIR.findall(match[1] or "")
-        types = [type_of(kind) for kind in split(match[2])]
+        types = _types(match[2])
         op.operands = tuple(self._value(last) for _, last in pairs)
         own = [(name, type) for (name, _), type in zip(pairs, types, strict=True)]
         before = self._region(own)
@@ -309,8 +298,7 @@ class _Parser:
             raise op.unmodelled()
         op.regions = (before, self._region())
         self._close(op)
-        kinds = match[3].strip()
-        return [type_of(kind) for kind in split(kinds[1:-1] if kinds[0] == "(" else kinds)]
+        return _types(match[3])
 
     def _reduce(self, op: Operation, rest: str) -> list[Type]:
         match = _GENERIC.fullmatch(rest)
@@ -318,8 +306,7 @@ class _Parser:
             raise op.unmodelled()
         op.operands, op.attributes = self._values(match[1]), attribute_list(match[2])
         op.regions = (self._region(),)
-        kinds = self._close(op).rpartition("->")[2].strip()
-        return [type_of(kind) for kind in split(kinds[1:-1] if kinds[0] == "(" else kinds)]
+        return _types(self._close(op).rpartition("->")[2])
 
     def _close(self, op: Operation) -> str:
         line, op.place = self._placed(self._closing)
@@ -329,19 +316,9 @@ class _Parser:
 _WITHOUT_RESULT = ("tt.store", "tt.print", "tt.assert", "llvm.intr.assume", "cf.assert")
 
 
-def _loaded(type: Type) -> Type:
-    if not type.pointee:
-        raise Unmodelled("tt.load of what is no pointer")
-    return Type(type.shape, type.pointee)
-
-
-def _closing_parenthesis(line: str, start: int) -> int:
-    depth = 0
-    for index in range(start, len(line)):
-        depth += (line[index] == "(") - (line[index] == ")")
-        if depth == 0:
-            return index
-    raise BadText("the arguments of a function do not end")
+def _types(text: str) -> list[Type]:
+    """Return the types of a list that may stand in parentheses."""
+    return [type_of(kind) for kind in split(text.strip().removeprefix("(").removesuffix(")"))]
 
 
 class _Places:
@@ -365,7 +342,7 @@ class _Places:
         return self._known[name]
 
     def _of(self, text: str, depth: int) -> Place:
-        match = self._LINE.fullmatch(text) or self._LINE.match(text)
+        match = self._LINE.match(text)
         if match:
             return Place(match[1], int(match[2]))
         match = self._CALLED.fullmatch(text)

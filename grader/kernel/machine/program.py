@@ -14,7 +14,7 @@ import torch
 
 from grader.kernel.machine import control, elementwise, events, flow, memory, notes, tiles
 from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers, shown
-from grader.kernel.machine.exact import Exact, Site, sites, widen
+from grader.kernel.machine.exact import Site, sites, widen
 from grader.kernel.machine.steps import (
     MAX_GRID,
     Asserted,
@@ -23,12 +23,11 @@ from grader.kernel.machine.steps import (
     Env,
     Limits,
     Run,
-    Spending,
     State,
     Translation,
 )
 from grader.kernel.machine.tensors import SHIFT, Memories
-from grader.kernel.machine.ttir import Block, Module, Operation
+from grader.kernel.machine.ttir import Block, Module, Operation, operations
 
 _IGNORED = {
     *("llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "nvvm.barrier0"),
@@ -66,7 +65,6 @@ class Program(Translation):
             **memory.STEPS,
             **tiles.STEPS,
             notes.ASKING: notes.translate,
-            "tt.dot": self._dot,
             "tt.get_program_id": self._program_id,
             "tt.get_num_programs": self._num_programs,
             "tt.print": self._print,
@@ -76,7 +74,7 @@ class Program(Translation):
         types = [type for type in module.types[1:] if type is not notes.NOTE]
         self._widest = max((type.numel for type in types), default=1)
         self._bytes = sum(type.numel * max(1, type.bits // 8) for type in types)
-        self._waits = any(map(_waits, module.functions.values()))
+        self._waits = _waits(module)
         self._stored_to = flow.stored_to(module)
         self._printed = 0
         self._functions = {
@@ -87,20 +85,16 @@ class Program(Translation):
 
     def body(self, block: Block) -> Body:
         """Translate a block."""
-        runs: list[Run] = []
-        operations: list[Operation] = []
-        last = None
+        steps: list[tuple[Operation, Run]] = []
         for op in block.operations:
             if op.name in _ENDS:
-                last = op
-                break
+                return Body(steps, op)
             run = self._step(op)
             if run is not None and op in self.sites and op.name not in ("tt.load", "tt.atomic_rmw"):
                 run = self._settling(op, run, self.sites[op])
             if run is not None:
-                runs.append(run)
-                operations.append(op)
-        return Body(tuple(runs), tuple(operations), last)
+                steps.append((op, run))
+        return Body(steps)
 
     def _step(self, op: Operation) -> Run | None:
         if op.name in _IGNORED:
@@ -119,7 +113,12 @@ class Program(Translation):
             return None
         if op.name in _INTEGERS and op.results[0] in self._offsets:
             return self._checked(op, function)
-        return _applied(function, op.operands, op.results[0])
+        operands, (result,) = op.operands, op.results
+
+        def run(env: Env) -> None:
+            env[result] = function(*[env[value] for value in operands])
+
+        return run
 
     def _settling(self, op: Operation, run: Run, site: Site) -> Run:
         (result,) = op.results
@@ -143,25 +142,11 @@ class Program(Translation):
 
         return run
 
-    def _dot(self, op: Operation, translation: Translation) -> Run:
-        multiply = tiles.dot(op, self)
-        left, right = op.operands[:2]
-
-        def run(env: Env) -> None:
-            if self.state.observe is not None:
-                self.state.observe(events.Multiplied(op, env[0], env[left], env[right]))
-            multiply(env)
-
-        return run
-
     def _program_id(self, op: Operation, translation: Translation) -> Run:
         axis, (result,) = "xyz".index(op.words[0]), op.results
 
         def run(env: Env) -> None:
-            x, y, _ = self.state.grid
-            number = env[0]
-            number = (number % x, number // x % y, number // (x * y))[axis]
-            env[result] = cast(number, torch.int32)
+            env[result] = cast(self.state.along_axes(env[0])[axis], torch.int32)
 
         return run
 
@@ -184,9 +169,7 @@ class Program(Translation):
                 self._printed += 1
                 if self._printed > _MOST_PRINTED:
                     return
-                x, y, _ = self.state.grid
-                place = f"({program % x}, {program // x % y}, {program // (x * y)})"
-                words = [begin, f"{place}:", prefix]
+                words = [begin, f"{self.state.along_axes(program)}:", prefix]
                 for value, type in zip(op.operands, types, strict=True):
                     own = env[value][row if env[value].shape[0] > 1 else 0].expand(type.shape)
                     words.append(shown(own))
@@ -225,11 +208,8 @@ class Program(Translation):
         arguments: Sequence[tuple[str, Any]],
         *,
         addresses: Mapping[int, int] | None = None,
-        observe: Callable[[events.Event], None] | None = None,
-        limits: Limits | None = None,
-        tf32: bool = False,
-        lenient: bool = False,
-        exact: Exact | None = None,
+        limits: Limits = Limits(),
+        **how: Any,
     ) -> None:
         """Run all programs of a grid.
 
@@ -237,18 +217,14 @@ class Program(Translation):
             grid: how many programs there are along each axis.
             arguments: a name and a value, a tensor or a number, for each parameter.
             addresses: what the kernel takes for the address of a tensor, by its real one.
-            observe: is told what happens.
             limits: what the launch may take.
-            tf32: cut operands of dots to TF32 where a GPU does.
-            lenient: leave lanes that are outside out, see `State`.
-            exact: the call's, of a program for exact mode.
+            how: `observe`, `tf32`, `lenient` and `exact`, as in `State`.
 
         Raises:
             OutOfBounds: an access is outside its tensor.
             Stopped, MemoryError: a limit is reached.
             BadGrid: no GPU takes that many programs.
         """
-        limits = limits or Limits()
         programs = math.prod(grid)
         for axis, (size, most) in enumerate(zip(grid, MAX_GRID, strict=True)):
             if size > most:
@@ -256,7 +232,8 @@ class Program(Translation):
         if self._bytes > 4 * limits.value_bytes:
             raise MemoryError(f"the values of one program take {self._bytes >> 20:,} MiB")
         memories = Memories(addresses or {})
-        state = self.state = State(grid, memories, Spending(limits), observe, tf32, lenient, exact)
+        state = self.state = State(grid, memories, limits, **how)
+        exact = state.exact
         self._printed = 0
         env = self.fresh()
         parameters = self.module.functions[self.module.entry][0].arguments
@@ -265,16 +242,14 @@ class Program(Translation):
         if exact is not None:
             for one in memories:
                 one.exact = exact.given(one.flat, one.name)
-        if observe is not None:
-            observe(events.Launched(self.module.entry, grid, tuple(memories)))
-        at_once = max(
-            1, min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
-        )
-        for first in range(0, programs, 1 if self._waits else at_once):
-            state.spending.take(1)
+        if state.observe is not None:
+            state.observe(events.Launched(self.module.entry, grid, tuple(memories)))
+        most = min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
+        at_once = 1 if self._waits else max(1, most)
+        for first in range(0, programs, at_once):
+            state.take(1)
             some = env.copy()
-            last = min(programs, first + (1 if self._waits else at_once))
-            some[0] = arange(first, last)
+            some[0] = arange(first, min(programs, first + at_once))
             self.call(self.module.entry, some)
         for one in memories:
             if exact is not None and one.exact is not None and one.may_change:
@@ -296,40 +271,15 @@ class Program(Translation):
         return filled(type, (int(value) + half) % (2 * half) - half)
 
 
-def _applied(function: Callable[..., Tensor], operands: tuple[int, ...], result: int) -> Run:
-    """Return the step that applies a function; what is looked up in a loop costs time."""
-    if len(operands) == 1:
-        (only,) = operands
-
-        def of_one(env: Env) -> None:
-            env[result] = function(env[only])
-
-        return of_one
-    if len(operands) == 2:
-        first, second = operands
-
-        def of_two(env: Env) -> None:
-            env[result] = function(env[first], env[second])
-
-        return of_two
-
-    def of_more(env: Env) -> None:
-        env[result] = function(*[env[value] for value in operands])
-
-    return of_more
-
-
-def _waits(blocks: list[Block], *, inside: bool = False) -> bool:
+def _waits(module: Module) -> bool:
     """Whether programs may wait for each other: a `while` with an atomic or volatile access.
 
     All of them would take each round at once, and who holds a lock would never give it back.
     """
-    for block in blocks:
-        for op in block.operations:
-            is_plain = op.name == "tt.load" and "isVolatile" not in op.attributes
-            if inside and op.name in _WAITING and not is_plain:
-                return True
-            around = inside or op.name == "scf.while"
-            if any(_waits(region, inside=around) for region in op.regions):
-                return True
-    return False
+    loops = (op for op in module.operations if op.name == "scf.while")
+    return any(
+        op.name in _WAITING and (op.name != "tt.load" or "isVolatile" in op.attributes)
+        for loop in loops
+        for region in loop.regions
+        for op in operations(region)
+    )

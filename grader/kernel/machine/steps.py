@@ -12,19 +12,24 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from grader.kernel.machine.arrays import Tensor
-from grader.kernel.machine.ttir import Block, Module, NotMeasured, Operation, Place
+from grader.kernel.machine.tensors import Memories
+from grader.kernel.machine.ttir import (
+    AtPlace,
+    Block,
+    Module,
+    NotMeasured,
+    Operation,
+    Place,
+    operations,
+)
 
 Env = list[Any]
 Run = Callable[[Env], None]
 MAX_GRID = (2**31 - 1, 65535, 65535)  # programs along each axis, on any GPU
 
 
-class Stopped(Exception):
+class Stopped(AtPlace):
     """A launch took more than it may: steps, seconds or memory."""
-
-    def __init__(self, text: str, op: Operation | None = None) -> None:
-        super().__init__(text)
-        self.place = op.place if op else None
 
 
 class BadGrid(ValueError):
@@ -39,12 +44,8 @@ class Failed(NotMeasured):
         super().__init__(f"the kernel could not be run: {type(error).__name__}: {text}")
 
 
-class Asserted(AssertionError):
+class Asserted(AtPlace, AssertionError):
     """A tl.device_assert found its condition false."""
-
-    def __init__(self, text: str, place: Place) -> None:
-        super().__init__(text)
-        self.place = place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,30 +61,9 @@ class Limits:
     value_bytes: int = 1 << 30
 
 
-class Spending:
-    """What is left of a launch's limits."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self._steps = limits.steps
-        self._end = time.process_time() + limits.seconds
-
-    def take(self, steps: int, op: Operation | None = None) -> None:
-        """Take steps off that are about to run, in a loop perhaps.
-
-        Raises:
-            Stopped: the limit is reached.
-        """
-        self._steps -= steps
-        if self._steps < 0:
-            raise Stopped(f"{self.limits.steps:,} steps of a program", op)
-        if time.process_time() > self._end:
-            raise Stopped(f"{self.limits.seconds:.3g} s of computing", op)
-
-
 @dataclasses.dataclass(eq=False)
 class State:
-    """One launch while it runs; `memories` are the tensors by their numbers, from 1 on.
+    """One launch while it runs; `observe` is told what happens.
 
     With `tf32` operands of fp32 dots are cut to TF32 where the kernel lets a GPU do so, and with
     `lenient` a load without `other` finds 0 where its mask is false, and what is outside of its
@@ -91,26 +71,52 @@ class State:
     """
 
     grid: tuple[int, int, int]
-    memories: Any
-    spending: Spending
+    memories: Memories
+    limits: Limits
     observe: Callable[[Any], None] | None = None
     tf32: bool = False
     lenient: bool = False
     exact: Any = None
 
+    def __post_init__(self) -> None:
+        self._steps = self.limits.steps
+        self._end = time.process_time() + self.limits.seconds
+
+    def take(self, steps: int, place: Place | None = None) -> None:
+        """Take steps off the limit that are about to run, in a loop perhaps.
+
+        Raises:
+            Stopped: the limit is reached.
+        """
+        self._steps -= steps
+        if self._steps < 0:
+            raise Stopped(f"{self.limits.steps:,} steps of a program", place)
+        if time.process_time() > self._end:
+            raise Stopped(f"{self.limits.seconds:.3g} s of computing", place)
+
+    def along_axes(self, program: Any) -> tuple[Any, Any, Any]:
+        """Return the place in the grid of the program, or the programs, of a number."""
+        x, y, _ = self.grid
+        return program % x, program // x % y, program // (x * y)
+
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """Translated blocks: `runs` one behind the other, then the last operation's `yields`."""
+    """A translated block: operations, each with its step, and the last one."""
 
-    runs: tuple[Run, ...]
-    operations: tuple[Operation, ...]
-    last: Operation | None
+    steps: list[tuple[Operation, Run]]
+    last: Operation | None = None
 
     @property
     def yields(self) -> tuple[int, ...]:
         """The values that the last operation hands on."""
         return self.last.operands if self.last else ()
+
+    def run(self, env: Env) -> list[Tensor]:
+        """Run the steps one behind the other; return what the last operation hands on."""
+        for _, run in self.steps:
+            run(env)
+        return [env[value] for value in self.yields]
 
 
 class Translation:
@@ -147,23 +153,13 @@ class Translation:
 
     def live(self, *regions: list[Block]) -> list[int]:
         """Return the values that regions use and do not define, and 0."""
-        used: set[int] = set()
-        defined: set[int] = set()
-        for region in regions:
-            _uses(region, used, defined)
+        blocks = [block for region in regions for block in region]
+        inside = list(operations(blocks))
+        blocks += [block for op in inside for region in op.regions for block in region]
+        used = {value for op in inside for value in op.uses}
+        defined = {value for op in inside for value in op.results}
+        defined.update(value for block in blocks for value in block.arguments)
         return [0, *sorted(used - defined - self.constants.keys())]
-
-
-def _uses(region: list[Block], used: set[int], defined: set[int]) -> None:
-    for block in region:
-        defined.update(block.arguments)
-        for op in block.operations:
-            used.update(op.operands)
-            defined.update(op.results)
-            for _, handed in op.targets:
-                used.update(handed)
-            for inner in op.regions:
-                _uses(inner, used, defined)
 
 
 def cut(env: Env, values: Iterable[int], programs: Any) -> Env:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from grader.kernel.machine.arrays import Tensor, zeros_like
-from grader.kernel.machine.ttir import Place
+from grader.kernel.machine.ttir import AtPlace, Place
 
 SHIFT = 50
 MIDDLE = 1 << 49
@@ -34,12 +34,11 @@ class Outside(enum.StrEnum):
     WRAPS = "wraps"  # by an offset of 32 bits that overflows
 
 
-class OutOfBounds(Exception):
+class OutOfBounds(AtPlace):
     """A kernel touched memory outside the tensors that it was given."""
 
     def __init__(self, text: str, place: Place, how: Outside = Outside.NOWHERE) -> None:
-        super().__init__(text)
-        self.place = place
+        super().__init__(text, place)
         self.how = how
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from grader.base.dtypes import as_tf32
+from grader.kernel.machine import events
 from grader.kernel.machine.arrays import (
     Tensor,
     arange,
@@ -26,7 +27,7 @@ from grader.kernel.machine.arrays import (
     zeros,
 )
 from grader.kernel.machine.steps import Env, Run, Translation
-from grader.kernel.machine.tensors import OutOfBounds
+from grader.kernel.machine.tensors import OutOfBounds, reinterpreted
 from grader.kernel.machine.ttir import Module, Operation
 
 Function = Callable[..., Tensor]
@@ -101,6 +102,8 @@ def _cat(op: Operation, module: Module) -> Function:
 
 def _bitcast(op: Operation, module: Module) -> Function:
     before, after = module.written[op.operands[0]], module.written[op.results[0]]
+    if after.pointee:
+        return lambda x: reinterpreted(x, before.width, after.width)
     raw, bits, dtype = dtype_of(before), dtype_of(after), dtype_of(module.type(op.results[0]))
     if before.element == "i1" or after.element == "i1":
         return lambda x: cast(x, dtype)
@@ -150,6 +153,7 @@ FUNCTIONS: dict[str, Callable[[Operation, Module], Function]] = {
     "tt.gather": _gather,
     "tt.histogram": _histogram,
     "arith.bitcast": _bitcast,
+    "tt.bitcast": _bitcast,
 }
 
 
@@ -186,6 +190,8 @@ def dot(op: Operation, translation: Translation) -> Run:
     flat = [shape[-2:] for shape in shapes]
 
     def run(env: Env) -> None:
+        if translation.state.observe is not None:
+            translation.state.observe(events.Multiplied(op, env[0], env[a], env[b]))
         values = same_programs([cast(env[value], work) for value in (a, b, c)], shapes)
         if cuts and translation.state.tf32:
             values[:2] = [as_tf32(value) for value in values[:2]]
@@ -194,14 +200,6 @@ def dot(op: Operation, translation: Translation) -> Run:
         env[result] = cast(out.reshape((-1, *shapes[2])), dtype)
 
     return run
-
-
-def _smallest(x: Tensor, axis: int) -> Tensor:
-    return torch.amin(x, axis)
-
-
-def _largest(x: Tensor, axis: int) -> Tensor:
-    return torch.amax(x, axis)
 
 
 def _sum(x: Tensor, axis: int) -> Tensor:
@@ -222,12 +220,12 @@ def _passing_over_nan(reduce: Callable[..., Tensor], neutral: float) -> Callable
 _REDUCED: dict[str, Callable[[Tensor, int], Tensor]] = {
     "arith.addf": _sum,
     "arith.addi": _sum,
-    "arith.maxsi": _largest,
-    "arith.minsi": _smallest,
-    "arith.maximumf": _largest,
-    "arith.minimumf": _smallest,
-    "arith.maxnumf": _passing_over_nan(_largest, -math.inf),
-    "arith.minnumf": _passing_over_nan(_smallest, math.inf),
+    "arith.maxsi": torch.amax,
+    "arith.minsi": torch.amin,
+    "arith.maximumf": torch.amax,
+    "arith.minimumf": torch.amin,
+    "arith.maxnumf": _passing_over_nan(torch.amax, -math.inf),
+    "arith.minnumf": _passing_over_nan(torch.amin, math.inf),
 }
 _SCANNED: dict[str, Callable[..., Tensor]] = {
     "arith.addf": torch.cumsum,
@@ -269,9 +267,7 @@ def _combination(
                 inner[value] = env[value].repeat_interleave(each, 0)
         for value, x in zip(block.arguments, (*first, *second), strict=True):
             inner[value] = x.expand(shape).reshape(-1)
-        for run in body.runs:
-            run(inner)
-        return [inner[value].expand(math.prod(shape)).reshape(shape) for value in body.yields]
+        return [value.expand(math.prod(shape)).reshape(shape) for value in body.run(inner)]
 
     return combine
 

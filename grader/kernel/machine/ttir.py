@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 ELEMENT_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "f16": 16, "bf16": 16, "f32": 32}
@@ -37,17 +37,24 @@ class Place:
         return next((line for file, line in places if file == path), 0)
 
 
+class AtPlace(Exception):
+    """What a kernel does wrong at a place of its text."""
+
+    def __init__(self, text: str, place: Place | None = None) -> None:
+        super().__init__(text)
+        self.place = place or Place()
+
+
 class NotMeasured(Exception):
     """A kernel could not be run here: it is neither right nor wrong."""
 
 
-class Unmodelled(NotMeasured):
+class Unmodelled(AtPlace, NotMeasured):
     """TTIR has something whose meaning the machine does not know: nothing can be said."""
 
     def __init__(self, what: str, place: Place | None = None) -> None:
-        super().__init__(f"this Triton operation is not modelled: {what}")
+        super().__init__(f"this Triton operation is not modelled: {what}", place)
         self.what = what
-        self.place = place or Place()
 
 
 class BadText(NotMeasured):
@@ -71,6 +78,11 @@ class Type:
     def bits(self) -> int:
         """How many bits an element has."""
         return 64 if self.pointee else ELEMENT_BITS[self.element]
+
+    @property
+    def width(self) -> int:
+        """How many bytes an element behind a pointer has."""
+        return max(1, ELEMENT_BITS[self.pointee] // 8)
 
     @property
     def is_float(self) -> bool:
@@ -109,6 +121,11 @@ class Operation:
     regions: tuple[list[Block], ...] = ()
     targets: tuple[tuple[str, tuple[int, ...]], ...] = ()
     text: str = ""
+
+    @property
+    def uses(self) -> tuple[int, ...]:
+        """The values that it works with or hands on."""
+        return self.operands + tuple(value for _, handed in self.targets for value in handed)
 
     def number(self, name: str) -> int:
         """Return an attribute that is a whole number, as in `axis = 1 : i32`."""
@@ -159,9 +176,23 @@ class Module:
         """The kernel's name."""
         return next(iter(self.functions))
 
+    @property
+    def operations(self) -> Iterator[Operation]:
+        """All operations, those inside others behind them."""
+        return operations(block for blocks in self.functions.values() for block in blocks)
+
     def type(self, value: int) -> Type:
         """Return the type of a value."""
         return self.types[value]
+
+
+def operations(blocks: Iterable[Block]) -> Iterator[Operation]:
+    """Yield all operations of blocks, and of those inside them."""
+    for block in blocks:
+        for op in block.operations:
+            yield op
+            for region in op.regions:
+                yield from operations(region)
 
 
 def attribute_list(text: str) -> dict[str, Any]:
