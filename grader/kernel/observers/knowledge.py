@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.ttir import Type
@@ -26,32 +27,22 @@ from grader.kernel.observers.record import as_numpy
 class Rows:
     """What an axis of a tile holds: rows of an operand, and the first column that it has of them.
 
-    `ids` are (programs, length), `column` is (programs,).
+    `ids` are (programs, length), `column` is (programs,): tensors, or numpy's arrays of `lanes`.
     """
 
     operand: str
-    ids: Tensor
-    column: Tensor
+    ids: Any
+    column: Any
 
     @property
     def of_queries(self) -> bool:
         """Whether these are rows of queries, else of keys."""
         return self.operand in QUERY_SIDE
 
-    def lanes(self, programs: int, length: int) -> Lanes:
+    def lanes(self, programs: int, length: int) -> Rows:
         """Return them with a number for each lane of so many programs."""
         ids, column = self.ids.expand(programs, length), self.column.expand(programs)
-        return Lanes(self.operand, as_numpy(ids), as_numpy(column))
-
-
-@dataclasses.dataclass(frozen=True)
-class Lanes:
-    """Rows with a number for each lane of each program."""
-
-    operand: str
-    ids: np.ndarray
-    column: np.ndarray
-    of_queries = Rows.of_queries
+        return Rows(self.operand, as_numpy(ids), as_numpy(column))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +137,7 @@ class Tile:
     """A tile with two axes, of some programs: what is known of it, and its numbers."""
 
     note: Any
-    axes: tuple[Lanes | None, Lanes | None]
+    axes: tuple[Rows | None, Rows | None]
     numbers: Tensor
 
     @property
@@ -194,17 +185,20 @@ def _plane(
     return note, flat(array), Type(tuple(type.shape[axis] for axis in order), type.element)
 
 
-def moved(note: Note, name: str, op: Any, types: tuple[Type, ...]) -> Any:
+def moved(event: events.Computed) -> Any:
     """Return the note of a tile whose axes an operation has moved."""
+    note, op, types = event.notes[0], event.op, event.types
+    if note is NOTHING:
+        return note
     axes = note.axes
-    if name == "tt.expand_dims":
+    if op.name == "tt.expand_dims":
         axis = op.number("axis")
         return note.moved((*axes[:axis], None, *axes[axis:]), lambda x: x.unsqueeze(axis + 1))
-    if name == "tt.trans":
+    if op.name == "tt.trans":
         order = op.numbers("order")
         turn = (0, *(axis + 1 for axis in order))
         return note.moved(tuple(axes[axis] for axis in order), lambda x: x.permute(turn))
-    if name == "tt.reshape":
+    if op.name == "tt.reshape":
         before, after = types[0].shape, types[-1].shape
         found: tuple[Rows | None, ...] = (None,) * len(after)
         if [n for n in before if n != 1] == [n for n in after if n != 1]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.kernel.observers.knowledge import Lanes, Note, Rows
+from grader.kernel.observers.knowledge import Note, Rows
 from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.trace import MADE, OUTPUTS, PRODUCTS, SCRATCH, STATISTIC, TAGGED
 
@@ -50,7 +50,7 @@ class Placement:
                 self._note_apart(one, other, one.ids[found], other.ids[found], plane, weights)
                 return
 
-    def _cross(self, numbers: list[Lanes | None], tile: list[Lanes | None]) -> bool:
+    def _cross(self, numbers: list[Rows | None], tile: list[Rows | None]) -> bool:
         """Note a number for each query and the keys that it met on their axis.
 
         The tile of keys has the queries along its other axis, where the numbers belong.
@@ -69,7 +69,7 @@ class Placement:
         rows = int(row) + 1, int(other_row) + 1
         self._apart[:] = self._record.where.line, *kinds, *rows, *more
 
-    def multiplied(self, one: Lanes, other: Lanes) -> None:
+    def multiplied(self, one: Rows, other: Rows) -> None:
         """Note a dot over head_dim of tiles that begin at different columns."""
         where = np.flatnonzero(one.column != other.column)
         if where.size and not self._columns[0].any():
@@ -151,7 +151,7 @@ class Placement:
                 misplaced[OUTPUTS.index(SCRATCH)] = written
 
 
-def _comparable(one: Lanes | None, other: Lanes | None) -> bool:
+def _comparable(one: Rows | None, other: Rows | None) -> bool:
     """Whether rows of one axis of two tiles are to be the same ones."""
     if one is None or other is None:
         return False

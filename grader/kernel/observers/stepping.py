@@ -15,7 +15,7 @@ import torch
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.ttir import Operation
-from grader.kernel.observers.knowledge import Lanes, Tile
+from grader.kernel.observers.knowledge import Rows, Tile
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.places import Touched
 from grader.kernel.observers.record import as_numpy
@@ -124,7 +124,7 @@ class Steps:
         elif len(self._loads) < LOADS:
             self._loads.append(load)
 
-    def multiplied(self, event: events.Computed, queries: Lanes, keys: Lanes, line: int) -> None:
+    def multiplied(self, event: events.Computed, queries: Rows, keys: Rows, line: int) -> None:
         """Begin a round: queries were multiplied with a tile of keys."""
         programs = as_numpy(event.programs)
         wanted = self._wanted(programs, queries.ids)
@@ -166,7 +166,7 @@ class Steps:
         self._write.note("segment", self._segments.index(self._loop))
         self._write.note("loop", self._loop.place.line_in(self._path) if self._loop else 0)
 
-    def weighted(self, event: events.Computed, weights: Tile, values: Lanes, line: int) -> None:
+    def weighted(self, event: events.Computed, weights: Tile, values: Rows, line: int) -> None:
         """Note which pairs of the round have a weight in a product with these rows of V."""
         place = self._place(event.programs)
         if place is None or self._over or not self._has_begun:

@@ -47,6 +47,8 @@ class Touching:
     def touched(self, event: events.Computed) -> Any:
         """Note an access of all programs; return what is known of what is loaded."""
         notes, chosen = [], []
+        if event.op.name == "tt.store" and self._steps:
+            self._steps.stored(event.programs, self._record.where.in_kernel(event.op))
         for touched in self._places.touched(event):
             if event.op.name == "tt.load":
                 notes.append(self._loaded(event, touched))
