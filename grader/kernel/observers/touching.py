@@ -14,7 +14,7 @@ from grader.kernel.observers import trace
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
-from grader.kernel.observers.places import Places, Touched, extent, rows_of, rows_of_made
+from grader.kernel.observers.places import Places, Touched, extent, rows_of
 from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.stores import Stores
@@ -33,7 +33,7 @@ class Touching:
     ) -> None:
         self._record = record
         self._placement, self._pairs, self._steps = placement, pairs, steps
-        self._places = Places(record.inputs)
+        self._places = Places(record)
         self._reads = Reads(record.counters, record.inputs)
         self._stores, self._accesses = Stores(record), Accesses(record)
         self._made: set[int] = set()  # where those tensors start that kernels have stored to
@@ -68,21 +68,19 @@ class Touching:
         start, record = touched.start, self._record
         operand = self._places.operand(start)
         note, type = NOTHING, event.types[-1]
+        of_input = operand is not None and operand.name not in trace.MADE
         if operand is not None:
             rows, columns = operand.locate(touched.addresses)
             axis, note = rows_of(operand, rows, columns, touched)
+        if of_input:
             self._note_load(operand, touched, rows, columns, axis)
             if self._steps:
                 line = record.where.in_kernel(event.op)
                 self._steps.loaded(operand, touched, rows, columns, line)
-        elif not record.of_rows and start in self._places.tensors:
-            tensor, size = self._places.tensors[start], record.inputs[0].size
-            is_statistic = self._has_a_number_for_each_query(tensor)
-            note = rows_of_made(tensor, touched, size, is_statistic=is_statistic)
         if touched.active.any():
             self._stores.loaded(start)
             floating = type.is_float or type.bits == 16
-            made = operand is None and start in self._made
+            made = not of_input and start in self._made
             tensor = self._places.tensors.get(start)
             self._reads.note(touched, tensor, floating=floating, made=made)
         return note
@@ -108,12 +106,6 @@ class Touching:
         if operand.name == "x":
             self._pairs.count(active & ~lost, rows * record.shape.seqlen_k + columns)
         self._accesses.note(touched, operand, axis)
-
-    def _has_a_number_for_each_query(self, tensor: Any) -> bool:
-        """Whether a dense tensor is of (batch, heads, rows), rows last; the first may be one."""
-        shape, sizes = self._record.shape, [n for n in tensor.shape if n != 1]
-        whole = tensor.is_contiguous() and tensor.numel() == shape.queries
-        return whole and sizes[-1:] == [shape.seqlen_q]
 
     def _stored(self, event: events.Computed, touched: Touched) -> None:
         start, value, note = touched.start, event.operands[1], event.notes[1]
