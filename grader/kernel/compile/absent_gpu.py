@@ -134,19 +134,28 @@ def answer() -> None:
     from triton.runtime import driver
 
     chip = CHIPS[min(CHIPS)]
-    driver.set_active(CpuDriver(chip))
+    driver.set_active(Driver(chip, tensors=torch.device("cpu")))
     pretend_cuda(chip, only=_ASKED)
     torch.Tensor.is_cuda = property(lambda this: True)
     Memory(remembers=False).install()
 
 
 class Driver:
-    """What Triton 3.6 to 3.9 ask of the driver of a GPU, where it does not compile itself."""
+    """What Triton 3.6 to 3.9 ask of the driver of a GPU, where it does not compile itself.
 
-    def __init__(self, chip: Chip, bench: Callable[..., list[float]] | None = None) -> None:
+    `tensors` is the device on which tensors say that they lie.
+    """
+
+    def __init__(
+        self,
+        chip: Chip,
+        bench: Callable[..., list[float]] | None = None,
+        tensors: torch.device = _DEVICE,
+    ) -> None:
         self._chip = chip
-        self._bench = bench
         self.utils = self
+        self.get_active_torch_device = lambda: tensors
+        self.get_benchmarker = lambda: bench
 
     get_current_device = get_current_stream = staticmethod(lambda *_: 0)
     set_current_device = clear_cache = staticmethod(lambda *_: None)
@@ -156,17 +165,11 @@ class Driver:
 
         return GPUTarget(*self._chip.target)
 
-    def get_active_torch_device(self) -> torch.device:
-        return _DEVICE
-
     def get_device_interface(self) -> Any:
         return torch.cuda
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
         return torch.empty(1, dtype=torch.int, device=_DEVICE)
-
-    def get_benchmarker(self) -> Callable[..., list[float]] | None:
-        return self._bench
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {
@@ -178,13 +181,6 @@ class Driver:
             "mem_clock_rate": 2_600_000,
             "mem_bus_width": 5120,
         }
-
-
-class CpuDriver(Driver):
-    """That of a GPU whose tensors lie in the CPU's memory."""
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cpu")
 
 
 class _Handle:

@@ -15,7 +15,7 @@ from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.tensors import SHIFT, Memory
 from grader.kernel.machine.ttir import Type
 from grader.kernel.observers.knowledge import Note, Rows
-from grader.kernel.observers.operands import Operand, find_operand
+from grader.kernel.observers.operands import Operand, extent, find_operand
 from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.trace import MADE, STATISTIC
 
@@ -113,11 +113,6 @@ class Places:
                 return at
             found = torch.where(pointers >> SHIFT == memory.number, at, found)
         return found
-
-
-def extent(tensor: Any) -> int:
-    """Return how many elements there are from a tensor's first to its last, these included."""
-    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def rows_of(

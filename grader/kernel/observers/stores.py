@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from grader.kernel.observers.operands import Operand
-from grader.kernel.observers.places import extent
-from grader.kernel.observers.record import Record
+from grader.kernel.observers.operands import Operand, extent
+from grader.kernel.observers.record import Record, place_in
 from grader.kernel.observers.trace import GRADIENTS, Counter
 
 
@@ -87,7 +86,7 @@ class Stores:
             one, other = int(writers[first]), int(numbers[first])
             found.clash = one, other, record.where.line
             both = over & (writers == one) & (numbers == other)
-            places = (record.places(n - record.before - 1) for n in sorted((one, other)))
+            places = (place_in(record.grid, n - record.before - 1) for n in sorted((one, other)))
             found.places = *places, ids[both]
         return over
 
@@ -112,7 +111,7 @@ class Stores:
         first = np.flatnonzero(np.diff(own, prepend=-1))
         last = np.append(first[1:], len(own)) - 1
         heads, ends = ids[first] // operand.length, (ids[i] % operand.length for i in (first, last))
-        row = record.kernel, *record.places(own[first]), heads, *ends, record.where.line
+        row = record.kernel, *place_in(record.grid, own[first]), heads, *ends, record.where.line
         found.programs.append(np.stack(np.broadcast_arrays(numbers[first], *row)).T)
 
     def write(self, starts: dict[str, int], results: dict[str, Any]) -> None:
@@ -133,7 +132,7 @@ class Stores:
             if elements is None or elements.clash is None or result.dim() not in (1, 4):
                 continue
             operand = Operand.of(name, result)
-            rows = operand.rows(starts[name] + elements.places[2] * result.element_size())
+            rows = operand.locate(starts[name] + elements.places[2] * result.element_size())[0]
             rows = rows[rows >= 0]
             if rows.size:
                 rows = rows[rows // operand.length == rows[0] // operand.length]

@@ -11,10 +11,10 @@ from grader.kernel.machine import events
 from grader.kernel.machine.arrays import whole
 from grader.kernel.machine.notes import NOTHING, together
 from grader.kernel.observers import trace
-from grader.kernel.observers.operands import Operand
+from grader.kernel.observers.operands import Operand, extent
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
-from grader.kernel.observers.places import Places, Touched, extent, rows_of
+from grader.kernel.observers.places import Places, Touched, rows_of
 from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.stores import Stores
@@ -210,9 +210,8 @@ class Reads:
         self._counters = counters
         self._itemsize = inputs[0].tensor.element_size() if inputs else 1
         self._regions = _merged(sorted((i.start, i.end) for i in inputs))
-        # By the address where the memory starts: of inputs and their copies, and of what was made.
-        self._seen: dict[int, np.ndarray] = {}
-        self._seen_made: dict[int, np.ndarray] = {}
+        # By the address where the memory starts, and whether kernels of the call have made it.
+        self._seen: dict[tuple[int, bool], np.ndarray] = {}
 
     def note(
         self, touched: Touched, tensor: Any = None, *, floating: bool = False, made: bool = False
@@ -231,7 +230,7 @@ class Reads:
         if lanes.size and tensor is not None and (floating or not made):
             start = tensor.data_ptr()
             offsets = (lanes - start) // tensor.element_size()
-            _see(self._seen_made if made else self._seen, start, extent(tensor), offsets)
+            self._see((start, made), extent(tensor), offsets)
 
     def note_inputs(self, touched: Touched) -> np.ndarray:
         """Note reads of inputs, or between the rows of one; return which lanes read elsewhere.
@@ -250,13 +249,18 @@ class Reads:
             self._counters[Counter.ELEMENTS_READ] += each * _different(touched.addresses, inside)
             first = (lanes - low) // self._itemsize
             for number in range(each):
-                _see(self._seen, low, (high - low) // self._itemsize, first + number)
+                self._see((low, False), (high - low) // self._itemsize, first + number)
         return rest
 
     def distinct(self, *, made: bool) -> int:
         """Return how many different elements were read; `made` says whether made ones count."""
-        known = [self._seen, self._seen_made] if made else [self._seen]
-        return sum(int(seen.sum()) for part in known for seen in part.values())
+        return sum(int(seen.sum()) for (_, own), seen in self._seen.items() if made or not own)
+
+    def _see(self, key: tuple[int, bool], size: int, offsets: np.ndarray) -> None:
+        if key not in self._seen:
+            self._seen[key] = np.zeros(size if size <= _MAX_ELEMENTS else 0, bool)
+        seen = self._seen[key]
+        seen[offsets[(offsets >= 0) & (offsets < seen.size)]] = True
 
 
 def _different(addresses: np.ndarray, active: np.ndarray) -> int:
@@ -266,13 +270,6 @@ def _different(addresses: np.ndarray, active: np.ndarray) -> int:
         lanes.sort(axis=1)
     again = lanes[:, 1:] == lanes[:, :-1]
     return int((lanes >= 0).sum() - (again & (lanes[:, 1:] >= 0)).sum())
-
-
-def _see(known: dict[int, np.ndarray], start: int, size: int, offsets: np.ndarray) -> None:
-    if start not in known:
-        known[start] = np.zeros(size if size <= _MAX_ELEMENTS else 0, bool)
-    seen = known[start]
-    seen[offsets[(offsets >= 0) & (offsets < seen.size)]] = True
 
 
 def _merged(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:

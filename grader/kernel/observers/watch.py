@@ -13,6 +13,7 @@ from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor, cast, full, zeros, zeros_like
 from grader.kernel.machine.tensors import Memory
 from grader.kernel.machine.ttir import Place
+from grader.kernel.observers.record import place_in
 
 _ROUNDING = {"tf32": "TF32", "bf16x3": "bf16x3"}
 # Of the largest of the numbers: what is rounded to bf16 in another order of sums differs by 2**-7
@@ -52,17 +53,13 @@ class Watch:
             if race is not None:
                 text = (
                     f"programs of one launch race for {race.name}; program"
-                    f" {self._program(race.program)} {race.does} an element that program"
-                    f" {self._program(race.writer)} stores to"
+                    f" {place_in(self._grid, race.program)} {race.does} an element that program"
+                    f" {place_in(self._grid, race.writer)} stores to"
                 )
                 self.race = self._line(race.place), text
 
     def _line(self, place: Any) -> int:
         return place.line_in(self._path) or self._launch
-
-    def _program(self, number: int) -> tuple[int, int, int]:
-        x, y, _ = self._grid
-        return number % x, number // x % y, number // (x * y)
 
 
 @dataclasses.dataclass(frozen=True)
