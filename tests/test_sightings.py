@@ -257,6 +257,14 @@ def test_two_programs_that_store_are_no_mistake_by_themselves(second, seen) -> N
     assert not table[1:].any()
 
 
+def right(problem_id: str, dtype: str, outputs: tuple[str, ...], given: dict):
+    """A case with some options, inputs for it, and what is expected of it."""
+    problem = load_problem(problem_id)
+    case = resolve(problem.base.given | given, dtype, SEED)
+    inputs = make_inputs(problem, case, case_seed(SEED, problem_id))
+    return case, inputs, expect(problem, case, inputs, outputs)
+
+
 @pytest.mark.parametrize(
     ("given", "factor", "words"),
     [
@@ -271,10 +279,7 @@ def test_two_programs_that_store_are_no_mistake_by_themselves(second, seen) -> N
     ],
 )
 def test_an_output_that_is_off_by_a_factor_everywhere(given, factor, words):
-    problem = load_problem("p05")
-    case = resolve(problem.base.given | given, "fp32", SEED)
-    inputs = make_inputs(problem, case, case_seed(SEED, "scaled"))
-    expected = expect(problem, case, inputs, ("lse",))
+    case, _, expected = right("p05", "fp32", ("lse",), given)
     got = {"lse": (factor * expected.truth["lse"]).float()}
     found = scaled(case, ("lse",), got, expected)
     assert (found is None) == (words is None)
@@ -295,10 +300,7 @@ def test_an_output_that_is_off_by_a_factor_everywhere(given, factor, words):
     ],
 )
 def test_what_a_wrong_lse_is_made_of(factors, made):
-    problem = load_problem("p05")
-    case = resolve(problem.base.given | {"seqlen": 64}, "fp32", SEED)
-    inputs = make_inputs(problem, case, case_seed(SEED, "lse"))
-    expected = expect(problem, case, inputs, ("lse",))
+    case, inputs, expected = right("p05", "fp32", ("lse",), {"seqlen": 64})
     known = case_of("p05", inputs.all, case.kwargs)
     largest = known.scores().masked_fill(~known.visible(), -math.inf).amax(-1)
     total = (expected.truth["lse"] - largest).exp()
@@ -310,10 +312,7 @@ def test_what_a_wrong_lse_is_made_of(factors, made):
 
 
 def test_a_factor_of_next_to_nothing_is_none_where_most_of_what_came_out_is_left():
-    problem = load_problem("p05")
-    case = resolve(problem.base.given | {"seqlen": 128}, "fp16", SEED)
-    inputs = make_inputs(problem, case, case_seed(SEED, "small"))
-    expected = expect(problem, case, inputs, ("out",))
+    case, _, expected = right("p05", "fp16", ("out",), {"seqlen": 128})
     truth = expected.truth["out"]
     small = 1e-3 * truth
     assert scaled(case, ("out",), {"out": small.half()}, expected) is not None
@@ -322,10 +321,7 @@ def test_a_factor_of_next_to_nothing_is_none_where_most_of_what_came_out_is_left
 
 
 def test_rounding_that_shifts_the_mean_is_no_factor():
-    problem = load_problem("p05")
-    case = resolve(problem.base.given | {"seqlen": 128}, "fp32", SEED)
-    inputs = make_inputs(problem, case, case_seed(SEED, "rounded"))
-    expected = expect(problem, case, inputs, ("out",))
+    case, _, expected = right("p05", "fp32", ("out",), {"seqlen": 128})
     truth = expected.truth["out"]
     cut = truth.float().view(torch.int32) & ~0x1FFFF  # towards zero, to 7 bits
     got = {"out": cut.view(torch.float32)}
@@ -340,10 +336,7 @@ def test_rounding_that_shifts_the_mean_is_no_factor():
 
 @pytest.mark.parametrize(("times", "told"), [(0.5, True), (2.0, True), (1.02, False), (0.0, False)])
 def test_how_often_delta_counts(times, told):
-    problem = load_problem("p08")
-    case = resolve(problem.base.given | {"seqlen": 64}, "fp32", SEED)
-    inputs = make_inputs(problem, case, case_seed(SEED, "delta"))
-    expected = expect(problem, case, inputs, ("dq", "dk"))
+    case, inputs, expected = right("p08", "fp32", ("dq", "dk"), {"seqlen": 64})
     (missing,) = (m for m in mistakes_for("p08") if m.id == "DELTA-MISSING")
     without = missing.fn(dict(inputs.all), case.kwargs)
     got = {n: without[n] + times * (t - without[n]) for n, t in expected.truth.items()}

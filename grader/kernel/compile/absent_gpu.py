@@ -71,7 +71,7 @@ class Memory:
             if isinstance(kwargs.get("device"), int):
                 kwargs["device"] = _DEVICE
             values = (*args, *kwargs.values())
-            result = make(*map(in_memory, args), **{n: in_memory(v) for n, v in kwargs.items()})
+            result = _called(make, *args, **kwargs)
             if self._remembers:
                 if "empty" in name:
                     result.detach().zero_()
@@ -87,9 +87,7 @@ class Memory:
         @functools.wraps(move)
         def to(this: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             values = (*args, *kwargs.values())
-            result = move(
-                this, *map(in_memory, args), **{n: in_memory(v) for n, v in kwargs.items()}
-            )
+            result = _called(move, this, *args, **kwargs)
             like = [value for value in values if isinstance(value, torch.Tensor)]  # x.to(other)
             if any(map(_is_gpu, values)) or (like and not self.is_on_cpu(like[0])):
                 return self._moved(result)
@@ -256,6 +254,11 @@ def _is_gpu(value: Any) -> bool:
     if isinstance(value, str):
         return value == "cuda" or value.startswith("cuda:")
     return isinstance(value, torch.device) and value.type == "cuda"
+
+
+def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what a function gives in the CPU's memory, where it is asked for a GPU's."""
+    return function(*map(in_memory, args), **{n: in_memory(v) for n, v in kwargs.items()})
 
 
 def in_memory(value: Any) -> Any:

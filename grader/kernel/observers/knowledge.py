@@ -65,7 +65,7 @@ class Note:
     factors: tuple[tuple[Note, Tensor, Type], ...] = ()
 
     @property
-    def arrays(self) -> dict[Any, Tensor]:
+    def _arrays(self) -> dict[Any, Tensor]:
         """What it has of each program."""
         made = self.product[2] if self.product else None
         found = {"hidden": self.hidden, "mask": self.mask, "made": made}
@@ -74,20 +74,20 @@ class Note:
                 found |= {(axis, "ids"): rows.ids, (axis, "column"): rows.column}
         return {name: array for name, array in found.items() if array is not None}
 
-    def _with(self, arrays: dict[Any, Tensor]) -> Note:
-        """Return it with other arrays."""
+    def _with(self, arrays: dict[Any, Tensor], factors: tuple[Any, ...] = ()) -> Note:
+        """Return it with other arrays and factors."""
         axes = tuple(
             rows and Rows(rows.operand, arrays[axis, "ids"], arrays[axis, "column"])
             for axis, rows in enumerate(self.axes)
         )
         product = self.product and (*self.product[:2], arrays["made"])
         pairs = {name: arrays.get(name) for name in ("hidden", "mask")}
-        return dataclasses.replace(self, axes=axes, product=product, **pairs)
+        return dataclasses.replace(self, axes=axes, product=product, factors=factors, **pairs)
 
     @property
     def shape(self) -> tuple[int]:
         """How many programs it is of, 1 if it says the same of all."""
-        return (max((array.shape[0] for array in self.arrays.values()), default=1),)
+        return (max((array.shape[0] for array in self._arrays.values()), default=1),)
 
     @property
     def is_of_pairs(self) -> bool:
@@ -98,9 +98,8 @@ class Note:
         def some(array: Tensor) -> Tensor:
             return array[programs] if array.shape[0] > 1 else array
 
-        found = self._with({name: some(array) for name, array in self.arrays.items()})
         factors = tuple((note[programs], some(array), type) for note, array, type in self.factors)
-        return dataclasses.replace(found, factors=factors)
+        return self._with({name: some(array) for name, array in self._arrays.items()}, factors)
 
     def moved(self, axes: tuple[Rows | None, ...], change: Callable[[Tensor], Tensor]) -> Note:
         """Return it with other axes, and what it has of pairs changed to these."""
@@ -120,7 +119,7 @@ class Note:
         product = next((note.product for note in known if note.product), None)
         line = max(note.mask_line for note in known)
         joined = Note(axes, mask_line=line, weights=weights, loaded=loaded, product=product)
-        arrays = [note.arrays for note in known]
+        arrays = [note._arrays for note in known]
 
         def join(name: Any) -> Tensor:
             first = next(array[name] for array in arrays if name in array)

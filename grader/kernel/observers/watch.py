@@ -110,11 +110,9 @@ class Races:
             volatile = event.op.attributes.get("isVolatile") == "true"
             if whole and (event.kind == events.ATOMIC or volatile):
                 self._waited[event.programs] = True
-            elif event.kind == events.ATOMIC:
-                self._updated(event, self._of(event.memory))
-            elif event.value.dtype is event.memory.flat.dtype:
+            elif event.kind == events.ATOMIC or event.value.dtype is event.memory.flat.dtype:
                 seen = self._of(event.memory)
-                (self._stored if event.kind == events.STORE else self._loaded)(event, seen)
+                (self._stored if event.kind == events.STORE else self._read)(event, seen)
 
     def _of(self, memory: Memory) -> _Seen:
         if memory.number not in self._seen:
@@ -132,16 +130,12 @@ class Races:
         seen.writer[index], seen.stored[index] = programs, value
         self._look(event, "stores to", seen.writer[index], seen.stored[index], programs)
 
-    def _updated(self, event: events.Access, seen: _Seen) -> None:
-        programs = cast(event.programs, torch.int32)
-        self._look(event, "updates", seen.writer[event.index], None, programs)
-        # No number that another program stores there is the one that it found.
-        seen.reader[event.index], seen.read[event.index] = programs, math.nan
-
-    def _loaded(self, event: events.Access, seen: _Seen) -> None:
+    def _read(self, event: events.Access, seen: _Seen) -> None:
         index, programs = event.index, cast(event.programs, torch.int32)
-        self._look(event, "reads", seen.writer[index], None, programs)
-        seen.reader[index], seen.read[index] = programs, event.value
+        updates = event.kind == events.ATOMIC
+        self._look(event, "updates" if updates else "reads", seen.writer[index], None, programs)
+        # No number that another program stores there is the one that an update found.
+        seen.reader[index], seen.read[index] = programs, math.nan if updates else event.value
 
     def _look(
         self,
