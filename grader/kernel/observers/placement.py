@@ -98,9 +98,8 @@ class Placement:
         if tensor.dim() == 4:
             self._store_product(start, getattr(note, "product", None), active, columns)
         for axis, held in enumerate(getattr(note, "axes", ())):
-            if start in self._astray or held is None or held.operand in MADE:
-                continue
-            if not self._is_of(tensor, held):
+            known = start in self._astray or held is None or held.operand in MADE
+            if known or not self._is_of(tensor, held):
                 continue
             others = tuple(other + 1 for other in range(rows.ndim - 1) if other != axis)
             found = np.where(active, rows, -1).max(axis=others)
@@ -130,10 +129,9 @@ class Placement:
     def _is_of(self, tensor: Any, rows: Rows) -> bool:
         """Whether a tensor has a place for each row of q, or for each of k."""
         shape = self._record.shape
-        heads, length = shape.num_q_heads, shape.seqlen_q
-        if not rows.of_queries:
-            heads, length = shape.num_kv_heads, shape.seqlen_k
-        return tensor.dim() in (3, 4) and tuple(tensor.shape[:3]) == (shape.batch, heads, length)
+        sizes = (shape.num_q_heads, shape.seqlen_q), (shape.num_kv_heads, shape.seqlen_k)
+        heads, length = sizes[not rows.of_queries]
+        return tuple(tensor.shape[:3]) == (shape.batch, heads, length)
 
     def write(self, starts: dict[str, int]) -> None:
         """Write what became of the outputs, by the addresses where they begin."""

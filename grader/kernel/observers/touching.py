@@ -31,8 +31,8 @@ class Touching:
     def __init__(
         self, record: Record, placement: Placement, pairs: Pairs, steps: Steps | None
     ) -> None:
-        self._record = record
-        self._placement, self._pairs, self._steps = placement, pairs, steps
+        self._record, self._steps = record, steps
+        self._placement, self._pairs = placement, pairs
         self._places = Places(record)
         self._reads = Reads(record.counters, record.inputs)
         self._stores, self._accesses = Stores(record), Accesses(record)
