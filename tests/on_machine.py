@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 import triton
 from triton import compiler
 from triton.runtime import driver
@@ -38,7 +39,7 @@ from grader.spec.problem import Problem
 @contextlib.contextmanager
 def machine_in_process(engine: Engine, names: dict[str, Any] | None = None) -> Iterator[Engine]:
     """Let kernels that are compiled inside run on the machine; those among `names` anew."""
-    active = absent_gpu.CpuDriver(CHIPS[80])
+    active = absent_gpu.Driver(CHIPS[80], tensors=torch.device("cpu"))
     for kernel in (names or {}).values():
         if isinstance(kernel, triton.JITFunction):
             kernel.device_caches.clear()

@@ -10,7 +10,7 @@ import pytest
 from grader.isolate.compiled import Call, compile_calls
 from grader.isolate.processes import Children
 from grader.judge.testrun import TestRun
-from grader.kernel.compile import kept_kernels
+from grader.kernel.compile import stages
 from grader.source.submission import Source
 from grader.spec.cases import resolve
 from grader.spec.problem import load_problem
@@ -148,11 +148,11 @@ def test_those_that_were_used_last_are_kept(folder, monkeypatch):
     for path in folder.iterdir():
         os.utime(path, (1, 1))
     used = reports(folder)
-    monkeypatch.setattr(kept_kernels, "MOST", 2)
-    kept_kernels.make_room(folder)
+    monkeypatch.setattr(stages, "MOST_KEPT", 2)
+    stages.make_room(folder)
     assert figures(folder).keys() == {k.registers for k in used.values()}
     assert reports(folder) == used
-    kept_kernels.make_room(folder / "none yet")
+    stages.make_room(folder / "none yet")
 
 
 def test_a_grading_keeps_them_and_tells_of_the_chips_that_it_was_asked_for(tmp_path):

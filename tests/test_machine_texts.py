@@ -101,7 +101,7 @@ def write() -> None:
     from grader.kernel.compile.chips import CHIPS
     from grader.kernel.machine import capture
 
-    driver.set_active(absent_gpu.CpuDriver(CHIPS[80]))
+    driver.set_active(absent_gpu.Driver(CHIPS[80], tensors=torch.device("cpu")))
     signature = {"x": "*fp32", "y": "*fp32", "rows": "i32", "n": "constexpr"}
     source = ASTSource(kernel, signature, {(3,): 16}, {})
     text = capture.front_end(source, driver.active.get_current_target(), {})

@@ -16,7 +16,7 @@ from grader.checks.walk import tile_map, walk_of
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Budget, Session
 from grader.judge.case import CheckCase
-from grader.kernel.observers.rounds import Head, Rounds, RoundsShape
+from grader.kernel.observers.rounds import Rounds, RoundsShape
 from grader.report.message import causes, message_lines
 from grader.report.state import state
 from grader.source.submission import Source
@@ -281,19 +281,23 @@ def forged(shape, generator):
     """A block whose numbers are in range for the most part, and mean nothing."""
     memory = np.zeros(shape.total_bytes, np.uint8)
     arrays = shape.arrays(memory)
-    arrays["head"][:] = generator.integers(0, 5, len(Head))
-    arrays["head"][Head.ROUNDS] = generator.integers(1, 9)
-    arrays["head"][Head.TILE_Q] = tile_q = generator.choice([1, 16, 40])
+    head = arrays["head"]
+    head.view(np.int64)[:] = generator.integers(0, 5, len(head.dtype))
+    head["rounds"] = generator.integers(1, 9)
+    head["tile_q"] = tile_q = generator.choice([1, 16, 40])
     for name, end in (("queries", shape.rows), ("keys", shape.keys)):
         spread = generator.random(arrays[name].shape) < 0.1
         run = np.arange(arrays[name].shape[-1]) + generator.integers(0, 16)
         run = np.broadcast_to(np.where(run < min(end, 40), run, -1), spread.shape)
         arrays[name][:] = np.where(spread, generator.integers(-1, end + 3, spread.shape), run)
-    for name in ("kernel", "names"):
-        arrays[name][:] = generator.integers(0, 256, arrays[name].shape)
-    arrays["names"][0, :12] = np.frombuffer(b"running_max\0", np.uint8)
-    arrays["variables"][:] = generator.integers(0, 2, arrays["variables"].shape)
-    arrays["rounds"][:] = generator.integers(0, 3, arrays["rounds"].shape)
+    arrays["kernel"][:] = generator.bytes(64)
+    variables = arrays["variables"]
+    variables["name"] = [generator.bytes(64) for _ in variables]
+    variables["name"][0] = b"running_max"
+    for name in ("carried", "of_products"):
+        variables[name] = generator.integers(0, 2, variables.shape)
+    numbers = arrays["rounds"].view(np.int64)
+    numbers[:] = generator.integers(0, 3, numbers.shape)
     arrays["present"][:] = generator.integers(0, 2, arrays["present"].shape)
     places = shape.places(arrays, int(tile_q))
     places.taken[:9] = generator.integers(0, 2, places.taken[:9].shape)

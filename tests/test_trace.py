@@ -51,6 +51,13 @@ LINES = 90  # of the submission
 OUTPUTS = [("out",), ("lse",), ("dq", "dk", "dv"), ("out", "dk"), ("y",), ()]
 
 
+def empty(case):
+    """The shape of a case, memory for its block, and the arrays in it."""
+    shape = TraceShape.of(case, LINES)
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    return shape, memory, shape.arrays(memory)
+
+
 def plausible(shape: TraceShape, memory: np.ndarray, generator: np.random.Generator) -> None:
     """Fill a block with numbers that fit their places, and now and then with one that does not."""
     arrays = shape.arrays(memory)
@@ -114,9 +121,8 @@ FORGED = {
 @pytest.mark.parametrize("problem_id", ["p02", "p04", "p05"])
 def test_counts_that_contradict_each_other_are_not_believed(problem_id, how):
     problem, case = load_problem(problem_id), CASES[problem_id]
-    shape = TraceShape.of(case, LINES)
-    memory = np.zeros(shape.total_bytes, np.uint8)
-    counters = shape.arrays(memory)["counters"]
+    shape, memory, arrays = empty(case)
+    counters = arrays["counters"]
     for counter in (Counter.ELEMENTS_READ, Counter.DISTINCT_READ, Counter.MULTIPLY_ADDS):
         counters[counter] = 2**40
     assert disbelieved(problem, case, Trace.of(shape, memory)) is None
@@ -131,18 +137,16 @@ def test_counts_that_contradict_each_other_are_not_believed(problem_id, how):
 @pytest.mark.parametrize(("unknown", "done"), [(2**19, 2**19), (2**20 - 9, 2**20)])
 def test_reads_of_unknown_tensors_count_where_the_inputs_must_be_among_them(unknown, done):
     case = CASES["p04"]
-    shape = TraceShape.of(case, LINES)
-    memory = np.zeros(shape.total_bytes, np.uint8)
-    counters = shape.arrays(memory)["counters"]
+    shape, memory, arrays = empty(case)
+    counters = arrays["counters"]
     counters[Counter.ELEMENTS_READ], counters[Counter.UNKNOWN_READS] = 2**20, unknown
     figures = figures_of(load_problem("p04"), case, Trace.of(shape, memory))
     assert figures.elements_read.done == done
 
 
 def test_rows_of_a_table_that_do_not_fit_are_left_out():
-    shape = TraceShape.of(small_case("p04"), LINES)
-    memory = np.zeros(shape.total_bytes, np.uint8)
-    dots = shape.arrays(memory)["dots"]
+    shape, memory, arrays = empty(small_case("p04"))
+    dots = arrays["dots"]
     dots[0] = dots[1] = [1, 0, 0, 16, 16, 64, 1, 16, 16, 3]
     dots[1, DOT.index("kernel")] = -1
     dots[2] = 2**63 - 1
@@ -155,9 +159,7 @@ def test_rows_of_a_table_that_do_not_fit_are_left_out():
 
 
 def test_a_line_that_the_file_has_not_is_none():
-    shape = TraceShape.of(small_case("p04"), LINES)
-    memory = np.zeros(shape.total_bytes, np.uint8)
-    arrays = shape.arrays(memory)
+    shape, memory, arrays = empty(small_case("p04"))
     for name in ("mask_lines", "discarded", "lines"):
         arrays[name][:3] = [LINES, LINES + 1, 2**63 - 1]
     arrays["counters"][Counter.NAN_LINE] = LINES
@@ -169,9 +171,7 @@ def test_a_line_that_the_file_has_not_is_none():
 
 
 def test_a_row_or_a_product_that_is_not_there_is_none():
-    shape = TraceShape.of(small_case("p04"), LINES)
-    memory = np.zeros(shape.total_bytes, np.uint8)
-    arrays = shape.arrays(memory)
+    shape, memory, arrays = empty(small_case("p04"))
     arrays["apart"][:] = [LINES + 1, len(TAGGED), -1, shape.queries, 2**40, 1, 2]
     arrays["misplaced"][0] = [LINES, shape.queries, shape.queries + 1]
     arrays["stored_products"][:2] = [[len(PRODUCTS), LINES], [len(PRODUCTS) + 1, LINES + 1]]

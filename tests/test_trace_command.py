@@ -11,7 +11,7 @@ from grader.commands.trace import command as trace_command
 from grader.commands.trace import traced_case
 from grader.commands.trace.command import render
 from grader.commands.trace.wanted import Wanted
-from grader.kernel.observers.rounds import MOST_ROUNDS, Head, Rounds, RoundsShape, write_text
+from grader.kernel.observers.rounds import MOST_ROUNDS, Rounds, RoundsShape, RoundsWriter
 from grader.spec.problem import PROBLEMS, load_problem
 from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRound, TraceRecord
 from tests import forked
@@ -246,23 +246,28 @@ def test_a_block_full_of_anything_makes_rounds_that_fit(seed):
     memory = np.zeros(shape.total_bytes, np.uint8)
     random = np.random.default_rng(seed)
     arrays = shape.arrays(memory)
-    for name in ("head", "queries", "rounds", "keys", "variables"):
-        values = random.integers(-(2**62), 2**62, arrays[name].shape)
-        arrays[name][:] = np.where(random.random(values.shape) < 0.5, values, values % 64)
-    for name in ("kernel", "names", "present"):
-        arrays[name][:] = random.integers(0, 256, arrays[name].shape)
+    for name in ("head", "queries", "rounds", "keys"):
+        numbers = arrays[name].view(np.int64)
+        values = random.integers(-(2**62), 2**62, numbers.shape)
+        numbers[:] = np.where(random.random(values.shape) < 0.5, values, values % 64)
+    for name in ("kernel", "variables", "present"):
+        values = arrays[name].view(np.uint8)
+        values[:] = random.integers(0, 256, values.shape)
     assert Rounds.of(shape, memory) is None or seed is not None
-    arrays["head"][Head.TILE_Q], arrays["head"][Head.ROUNDS] = 32, 10
+    arrays["head"]["tile_q"], arrays["head"]["rounds"] = 32, 10
     rounds = Rounds.of(shape, memory)
     assert len(rounds) == 10 and rounds.queries.shape == (32,)
     assert rounds.queries.max() < 128 and rounds.keys.max() < 128
     assert rounds.queries.min() >= -1 and rounds.keys.min() >= -1
     assert rounds.column("line").max() <= 50 and rounds.column("segment").max() < 10
-    arrays["head"][Head.TILE_Q] = 2**40
+    arrays["head"]["tile_q"] = 2**40
     assert Rounds.of(shape, memory) is None
 
 
 def test_a_name_that_is_cut_in_a_letter_is_still_a_text():
-    place = np.zeros(8, np.uint8)
-    write_text(place, "ééééé")
-    assert place.tobytes().decode("utf-8", "replace").startswith("éé")
+    shape = RoundsShape(rows=128, keys=128, head_dim=16, lines=50)
+    memory = np.zeros(shape.total_bytes, np.uint8)
+    writer = RoundsWriter(shape, memory)
+    writer.begin(np.arange(4), "x" + "é" * 40)
+    writer.meet(np.arange(4), 1)
+    assert Rounds.of(shape, memory).kernel.startswith("x" + "é" * 30)

@@ -17,8 +17,7 @@ import torch
 from grader.isolate.operators import PRODUCTS
 from grader.kernel.dispatch import DispatchMode
 from grader.kernel.machine.engine import unseen
-from grader.kernel.observers.rounds import RoundsShape
-from grader.kernel.observers.rounds_writer import Held, RoundsWriter
+from grader.kernel.observers.rounds import Held, RoundsShape, RoundsWriter
 
 _ALIKE = 0.999  # cosine of two rows that are the same but for a factor and rounding
 _LOOPS = (ast.For, ast.While)
@@ -78,12 +77,12 @@ class HostRounds(DispatchMode):
             self._frame, self._loop = frame, loop
             self._keys = keys
             self._open = self._write.meet(keys, line)
-            self._write.note("loop", self._loop.lineno if self._loop else 0)
+            self._write.row["loop"] = self._loop.lineno if self._loop else 0
         elif self._open and a.shape == (self._queries.size, self._keys.size):
             values = self._rows("v", b)
             if values is not None:
                 if (values != self._keys).any():
-                    self._write.note("mixed", 1 + int(values.min()))
+                    self._write.row["mixed"] = 1 + int(values.min())
                 self._write.take((a != 0).numpy(), line)
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from grader.commands.watch.terminal import Keys, Screen, changes, first_checks
 from grader.isolate import reaper
 from grader.isolate.processes import Children
 from grader.judge.request import Request
-from grader.kernel.compile import kept_kernels
+from grader.kernel.compile import stages
 from grader.report import exports
 from grader.spec.grade_record import GradeRecord, Points, ProblemResult, Verdict
 from grader.spec.problem import Problem
@@ -65,7 +65,7 @@ class GradingRun:
     def _run(self) -> None:
         try:
             if self._children.kernels is not None:
-                kept_kernels.make_room(self._children.kernels)
+                stages.make_room(self._children.kernels)
             self._grader = Grader(self._request, self, children=self._children)
             self.sources = self._grader.sources
             if not self.stopped:

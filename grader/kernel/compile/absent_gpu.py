@@ -71,7 +71,7 @@ class Memory:
             if isinstance(kwargs.get("device"), int):
                 kwargs["device"] = _DEVICE
             values = (*args, *kwargs.values())
-            result = make(*map(in_memory, args), **{n: in_memory(v) for n, v in kwargs.items()})
+            result = _called(make, *args, **kwargs)
             if self._remembers:
                 if "empty" in name:
                     result.detach().zero_()
@@ -87,9 +87,7 @@ class Memory:
         @functools.wraps(move)
         def to(this: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             values = (*args, *kwargs.values())
-            result = move(
-                this, *map(in_memory, args), **{n: in_memory(v) for n, v in kwargs.items()}
-            )
+            result = _called(move, this, *args, **kwargs)
             like = [value for value in values if isinstance(value, torch.Tensor)]  # x.to(other)
             if any(map(_is_gpu, values)) or (like and not self.is_on_cpu(like[0])):
                 return self._moved(result)
@@ -134,19 +132,28 @@ def answer() -> None:
     from triton.runtime import driver
 
     chip = CHIPS[min(CHIPS)]
-    driver.set_active(CpuDriver(chip))
+    driver.set_active(Driver(chip, tensors=torch.device("cpu")))
     pretend_cuda(chip, only=_ASKED)
     torch.Tensor.is_cuda = property(lambda this: True)
     Memory(remembers=False).install()
 
 
 class Driver:
-    """What Triton 3.6 to 3.9 ask of the driver of a GPU, where it does not compile itself."""
+    """What Triton 3.6 to 3.9 ask of the driver of a GPU, where it does not compile itself.
 
-    def __init__(self, chip: Chip, bench: Callable[..., list[float]] | None = None) -> None:
+    `tensors` is the device on which tensors say that they lie.
+    """
+
+    def __init__(
+        self,
+        chip: Chip,
+        bench: Callable[..., list[float]] | None = None,
+        tensors: torch.device = _DEVICE,
+    ) -> None:
         self._chip = chip
-        self._bench = bench
         self.utils = self
+        self.get_active_torch_device = lambda: tensors
+        self.get_benchmarker = lambda: bench
 
     get_current_device = get_current_stream = staticmethod(lambda *_: 0)
     set_current_device = clear_cache = staticmethod(lambda *_: None)
@@ -156,17 +163,11 @@ class Driver:
 
         return GPUTarget(*self._chip.target)
 
-    def get_active_torch_device(self) -> torch.device:
-        return _DEVICE
-
     def get_device_interface(self) -> Any:
         return torch.cuda
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
         return torch.empty(1, dtype=torch.int, device=_DEVICE)
-
-    def get_benchmarker(self) -> Callable[..., list[float]] | None:
-        return self._bench
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {
@@ -178,13 +179,6 @@ class Driver:
             "mem_clock_rate": 2_600_000,
             "mem_bus_width": 5120,
         }
-
-
-class CpuDriver(Driver):
-    """That of a GPU whose tensors lie in the CPU's memory."""
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cpu")
 
 
 class _Handle:
@@ -260,6 +254,11 @@ def _is_gpu(value: Any) -> bool:
     if isinstance(value, str):
         return value == "cuda" or value.startswith("cuda:")
     return isinstance(value, torch.device) and value.type == "cuda"
+
+
+def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what a function gives in the CPU's memory, where it is asked for a GPU's."""
+    return function(*map(in_memory, args), **{n: in_memory(v) for n, v in kwargs.items()})
 
 
 def in_memory(value: Any) -> Any:

@@ -39,7 +39,7 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     shown = error
     text = _text(shown)
     status = _status(error, chain, text, path, importing)
-    compiling = [e for e in chain if hasattr(e, "node") and hasattr(e, "error_message")]
+    compiling = _compiling(chain)
     if status is Status.COMPILE_FAILED and compiling:
         shown = compiling[-1]
         # The innermost may lie in Triton's own library, which the submission called.
@@ -84,15 +84,13 @@ def _status(
         return Status.STOPPED
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         return Status.EXITED
-    if any(isinstance(e, MemoryError) for e in chain) or "OutOfMemoryError" in names:
+    if "OutOfMemoryError" in names or "can't allocate memory" in text or "bad_alloc" in text:
+        return Status.OUT_OF_MEMORY
+    if any(isinstance(e, MemoryError) for e in chain):
         return Status.OUT_OF_MEMORY
     if any(isinstance(e, OSError) and e.errno == errno.ENOMEM for e in chain):
         return Status.OUT_OF_MEMORY
-    if "can't allocate memory" in text or "bad_alloc" in text:
-        return Status.OUT_OF_MEMORY
-    if names & {"OutOfResources", "PTXASError"}:
-        return Status.COMPILE_FAILED
-    if any(hasattr(e, "node") and hasattr(e, "error_message") for e in chain):
+    if names & {"OutOfResources", "PTXASError"} or _compiling(chain):
         return Status.COMPILE_FAILED
     if "CUDA error" in text:
         return Status.DEVICE_FAULT
@@ -126,6 +124,11 @@ def _chain(error: BaseException) -> list[BaseException]:
         chain.append(cause)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return chain
+
+
+def _compiling(chain: list[BaseException]) -> list[Any]:
+    """Return the errors that Triton raises of what it compiles."""
+    return [e for e in chain if hasattr(e, "node") and hasattr(e, "error_message")]
 
 
 def _line_in(error: BaseException, path: str) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from grader.kernel.machine import elementwise, events
+from grader.kernel.machine.arrays import Tensor, cast
 from grader.kernel.machine.notes import NOTHING
-from grader.kernel.observers import masks, trace
+from grader.kernel.observers import trace
 from grader.kernel.observers.knowledge import Note, Rows
 from grader.kernel.observers.placement import Placement
 from grader.kernel.observers.record import Record
@@ -19,7 +22,11 @@ ELEMENTWISE = elementwise.NAMES | {"arith.bitcast", "tt.bitcast"}
 _OPERATIONS = (  # 0: another
     *("arith.subf", "arith.addf", "arith.mulf", "arith.divf", "math.exp2", "math.exp", "tt.dot"),
 )
-_SUBTRACTION = _OPERATIONS.index("arith.subf") + 1
+_EXPONENTIALS = ("math.exp", "math.exp2")
+_PRODUCT, _CHOICE, _DIFFERENCE = "arith.mulf", "arith.select", "arith.subf"
+_SUMS = ("arith.addf", _DIFFERENCE)
+_HIDDEN = -1e4
+_COUNTS = 1e-3  # of the largest weight beside it
 
 
 class Combining:
@@ -45,7 +52,7 @@ class Combining:
         self._placement.meet(known, len(event.programs), type.shape)
         product = next((note.product for note in known if note.product), None)
         factors = ()
-        if event.op.name == masks.PRODUCT and len(axes) == 3 and len(known) == 2:
+        if event.op.name == _PRODUCT and len(axes) == 3 and len(known) == 2:
             factors = tuple(zip(known, event.operands, event.types, strict=False))
         note = Note(axes, product=product, factors=factors)
         if note.is_of_pairs:
@@ -55,26 +62,26 @@ class Combining:
     def _of_pairs(self, event: events.Computed, notes: list[Any], note: Note) -> Note:
         (result,), name, record = event.results, event.op.name, self._record
         known = [other for other in notes if other is not NOTHING]
-        weights = name in masks.EXPONENTIALS or any(other.weights for other in known)
+        weights = name in _EXPONENTIALS or any(other.weights for other in known)
         over_queries = note.axes[0].of_queries
         keys = 2 if over_queries else 1
         tiles = event.operands, notes
-        hidden, mask = masks.follow(name, result, *tiles, keys, weights=weights)
+        hidden, mask = _follow(name, result, *tiles, keys, weights=weights)
         mask_line = max(other.mask_line for other in known)
-        by_factor = name == masks.PRODUCT and mask is not None
+        by_factor = name == _PRODUCT and mask is not None
         made = mask is not None and not mask_line
         made = made and (by_factor or bool(((mask > 0) & (mask < trace.DROWNED)).any()))
-        if name == masks.CHOICE or made:
+        if name == _CHOICE or made:
             mask_line = self._made_at(event) or record.where.line
             record.arrays["mask_lines"][record.kernel] = mask_line
             rows = "queries" if over_queries else "keys"
             record.arrays["mask_rows"][record.kernel] = trace.MASK_ROWS.index(rows)
         note = Note(note.axes, hidden, mask, mask_line, weights, False, note.product)
-        if name in masks.EXPONENTIALS:
-            shown = masks.shows(result, note, keys)
+        if name in _EXPONENTIALS:
+            shown = _shows(result, note, keys)
             if shown is not None and bool(shown.any()):
                 record.note_line(Counter.SHOWN_LINE)
-        if by_factor and bool(masks.raises(result, *tiles, weights=weights).any()):
+        if by_factor and bool(_raises(result, *tiles, weights=weights).any()):
             record.arrays["raised_lines"][record.kernel] = record.where.line
         return note
 
@@ -99,6 +106,103 @@ def merged(known: list[Note]) -> tuple[Rows | None, ...]:
             if rows is not None and (held is None or made):
                 axes[axis] = rows
     return tuple(axes)
+
+
+def _follow(
+    name: str,
+    result: Tensor,
+    operands: Sequence[Tensor],
+    notes: Sequence[Any],
+    keys: int,
+    *,
+    weights: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Return which pairs of a result are hidden, and its mask as in `trace.Trace`.
+
+    `notes` are those of the operands, `keys` is the axis of the keys, and `weights` says whether
+    the result is behind an exponential.
+    """
+    known = [note for note in notes if isinstance(note, Note)]
+    # Behind the exponential a number far down is no score any more: dS may be one.
+    far = torch.zeros((1,) * result.dim(), dtype=torch.bool) if weights else result <= _HIDDEN
+    before = [note.hidden for note in known if note.hidden is not None]
+    hidden = functools.reduce(torch.logical_or, before, far)
+    masks = [note.mask for note in known if note.mask is not None]
+    if name == _CHOICE:
+        condition = operands[0]
+        sides = zip(operands[1:], notes[1:], (condition, ~condition), strict=True)
+        for side, note, there in sides:
+            if not _of_pairs(note):
+                if weights:
+                    hidden = hidden | (there & ~_any_pair(side != 0))
+                masks.append(_marked(there & ~hidden))
+    elif name == _PRODUCT:
+        for side, note in zip(operands, notes, strict=True):
+            zero = side == 0
+            if _of_pairs(note):
+                continue
+            if weights:
+                hidden = hidden | zero
+            elif bool(zero.any()) and not bool(zero.all()):  # a mask as a factor
+                mixed = _any_pair(zero) & _any_pair(~zero)
+                masks.append(_marked(zero & ~hidden) * mixed)
+    elif name in _SUMS and not weights:
+        added = _added(name, operands, notes, keys)
+        if added is not None:
+            masks.append(_marked(added & ~hidden))
+        elif bool(far.any()):
+            drowned = far & _of_rows(operands, notes, keys)
+            drowned = functools.reduce(torch.logical_and, (~tile for tile in before), drowned)
+            masks.append(cast(drowned, torch.uint8) * trace.DROWNED)
+    return hidden, functools.reduce(torch.maximum, masks) if masks else None
+
+
+def _added(name: str, operands: Sequence[Tensor], notes: Sequence[Any], keys: int) -> Tensor | None:
+    """Return where a tile that is added hides scores, which is 0 elsewhere; None of another."""
+    for number, (data, note) in enumerate(zip(operands, notes, strict=True)):
+        if _of_pairs(note) or data.shape[keys] == 1:  # one number for each query: a maximum
+            continue
+        down = data >= -_HIDDEN if number and name == _DIFFERENCE else data <= _HIDDEN
+        if bool(down.any()) and bool((down | (data == 0)).all()):
+            return down
+    return None
+
+
+def _of_rows(operands: Sequence[Tensor], notes: Sequence[Any], keys: int) -> Tensor:
+    """Return in which programs an operand is a number for each query, the same for all keys."""
+    found = torch.zeros((1,) * operands[0].dim(), dtype=torch.bool)
+    for data, note in zip(operands, notes, strict=True):
+        if not _of_pairs(note):
+            first = data.narrow(keys, 0, 1)
+            found = found | ~_any_pair(~((data == first) | data.isnan()))
+    return found
+
+
+def _raises(
+    result: Tensor, operands: Sequence[Tensor], notes: Sequence[Any], *, weights: bool
+) -> Tensor:
+    """Return where a factor has made masked scores as large as others, NaN or 0."""
+    raised = result >= -_HIDDEN
+    if not weights:  # a factor below 0, and one of 0
+        raised = raised | result.isnan() | (result == 0)
+    masked = torch.zeros((1,) * result.dim(), dtype=torch.bool)
+    for data, note in zip(operands, notes, strict=True):
+        if _of_pairs(note):
+            masked = masked | (data <= _HIDDEN)
+    return raised & masked
+
+
+def _shows(result: Tensor, note: Note, keys: int) -> Tensor | None:
+    """Return for which queries weights of masked pairs count beside those of other pairs."""
+    hidden = note.hidden
+    if hidden is None or not bool(hidden.any()):
+        return None
+    rows, columns = note.axes
+    assert rows is not None and columns is not None
+    exist = (rows.ids >= 0).unsqueeze(2) & (columns.ids >= 0).unsqueeze(1)
+    masked = torch.where(hidden & exist, result, 0.0).amax(keys)
+    others = torch.where(~hidden & exist, result, 0.0).amax(keys)
+    return (others > 0.0) & (masked > _COUNTS * others)
 
 
 class Nans:
@@ -139,7 +243,7 @@ class Nans:
         if not self._kinds:
             self._record.note_line(Counter.NAN_LINE)
             counters[Counter.NAN_OPERATION] = kind
-            if kind == _SUBTRACTION:
+            if name == _DIFFERENCE:
                 first = int(born.nonzero()[0, 0])
                 taken, lanes = torch.broadcast_tensors(event.operands[0], found)
                 counters[Counter.NAN_SIGN] = _sign(taken[first][lanes[first]])
@@ -147,9 +251,23 @@ class Nans:
         counters[Counter.NAN_KINDS] = len(self._kinds)
 
 
-def _any(flags: torch.Tensor) -> torch.Tensor:
+def _of_pairs(note: Any) -> bool:
+    return isinstance(note, Note) and note.is_of_pairs
+
+
+def _any(flags: Tensor) -> Tensor:
     """Return in which programs any lane is true."""
     return flags.flatten(1).any(1) if flags.dim() > 1 else flags
+
+
+def _any_pair(flags: Tensor) -> Tensor:
+    """Return the same with two axes more."""
+    return _any(flags)[:, None, None]
+
+
+def _marked(there: Tensor) -> Tensor:
+    """Return a mask that does not hide these pairs, but puts another number in their place."""
+    return cast(torch.where(there, 2, 1), torch.uint8)
 
 
 def _sign(numbers: torch.Tensor) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.ttir import Type
@@ -26,32 +27,22 @@ from grader.kernel.observers.record import as_numpy
 class Rows:
     """What an axis of a tile holds: rows of an operand, and the first column that it has of them.
 
-    `ids` are (programs, length), `column` is (programs,).
+    `ids` are (programs, length), `column` is (programs,): tensors, or numpy's arrays of `lanes`.
     """
 
     operand: str
-    ids: Tensor
-    column: Tensor
+    ids: Any
+    column: Any
 
     @property
     def of_queries(self) -> bool:
         """Whether these are rows of queries, else of keys."""
         return self.operand in QUERY_SIDE
 
-    def lanes(self, programs: int, length: int) -> Lanes:
+    def lanes(self, programs: int, length: int) -> Rows:
         """Return them with a number for each lane of so many programs."""
         ids, column = self.ids.expand(programs, length), self.column.expand(programs)
-        return Lanes(self.operand, as_numpy(ids), as_numpy(column))
-
-
-@dataclasses.dataclass(frozen=True)
-class Lanes:
-    """Rows with a number for each lane of each program."""
-
-    operand: str
-    ids: np.ndarray
-    column: np.ndarray
-    of_queries = Rows.of_queries
+        return Rows(self.operand, as_numpy(ids), as_numpy(column))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +65,7 @@ class Note:
     factors: tuple[tuple[Note, Tensor, Type], ...] = ()
 
     @property
-    def arrays(self) -> dict[Any, Tensor]:
+    def _arrays(self) -> dict[Any, Tensor]:
         """What it has of each program."""
         made = self.product[2] if self.product else None
         found = {"hidden": self.hidden, "mask": self.mask, "made": made}
@@ -83,20 +74,20 @@ class Note:
                 found |= {(axis, "ids"): rows.ids, (axis, "column"): rows.column}
         return {name: array for name, array in found.items() if array is not None}
 
-    def _with(self, arrays: dict[Any, Tensor]) -> Note:
-        """Return it with other arrays."""
+    def _with(self, arrays: dict[Any, Tensor], factors: tuple[Any, ...] = ()) -> Note:
+        """Return it with other arrays and factors."""
         axes = tuple(
             rows and Rows(rows.operand, arrays[axis, "ids"], arrays[axis, "column"])
             for axis, rows in enumerate(self.axes)
         )
         product = self.product and (*self.product[:2], arrays["made"])
         pairs = {name: arrays.get(name) for name in ("hidden", "mask")}
-        return dataclasses.replace(self, axes=axes, product=product, **pairs)
+        return dataclasses.replace(self, axes=axes, product=product, factors=factors, **pairs)
 
     @property
     def shape(self) -> tuple[int]:
         """How many programs it is of, 1 if it says the same of all."""
-        return (max((array.shape[0] for array in self.arrays.values()), default=1),)
+        return (max((array.shape[0] for array in self._arrays.values()), default=1),)
 
     @property
     def is_of_pairs(self) -> bool:
@@ -107,9 +98,8 @@ class Note:
         def some(array: Tensor) -> Tensor:
             return array[programs] if array.shape[0] > 1 else array
 
-        found = self._with({name: some(array) for name, array in self.arrays.items()})
         factors = tuple((note[programs], some(array), type) for note, array, type in self.factors)
-        return dataclasses.replace(found, factors=factors)
+        return self._with({name: some(array) for name, array in self._arrays.items()}, factors)
 
     def moved(self, axes: tuple[Rows | None, ...], change: Callable[[Tensor], Tensor]) -> Note:
         """Return it with other axes, and what it has of pairs changed to these."""
@@ -129,7 +119,7 @@ class Note:
         product = next((note.product for note in known if note.product), None)
         line = max(note.mask_line for note in known)
         joined = Note(axes, mask_line=line, weights=weights, loaded=loaded, product=product)
-        arrays = [note.arrays for note in known]
+        arrays = [note._arrays for note in known]
 
         def join(name: Any) -> Tensor:
             first = next(array[name] for array in arrays if name in array)
@@ -146,7 +136,7 @@ class Tile:
     """A tile with two axes, of some programs: what is known of it, and its numbers."""
 
     note: Any
-    axes: tuple[Lanes | None, Lanes | None]
+    axes: tuple[Rows | None, Rows | None]
     numbers: Tensor
 
     @property
@@ -194,17 +184,20 @@ def _plane(
     return note, flat(array), Type(tuple(type.shape[axis] for axis in order), type.element)
 
 
-def moved(note: Note, name: str, op: Any, types: tuple[Type, ...]) -> Any:
+def moved(event: events.Computed) -> Any:
     """Return the note of a tile whose axes an operation has moved."""
+    note, op, types = event.notes[0], event.op, event.types
+    if note is NOTHING:
+        return note
     axes = note.axes
-    if name == "tt.expand_dims":
+    if op.name == "tt.expand_dims":
         axis = op.number("axis")
         return note.moved((*axes[:axis], None, *axes[axis:]), lambda x: x.unsqueeze(axis + 1))
-    if name == "tt.trans":
+    if op.name == "tt.trans":
         order = op.numbers("order")
         turn = (0, *(axis + 1 for axis in order))
         return note.moved(tuple(axes[axis] for axis in order), lambda x: x.permute(turn))
-    if name == "tt.reshape":
+    if op.name == "tt.reshape":
         before, after = types[0].shape, types[-1].shape
         found: tuple[Rows | None, ...] = (None,) * len(after)
         if [n for n in before if n != 1] == [n for n in after if n != 1]:

@@ -45,8 +45,7 @@ class Operand:
     @property
     def end(self) -> int:
         """Address behind the last element."""
-        last = sum((n - 1) * s for n, s in zip(self.size, self.tensor.stride(), strict=True))
-        return self.start + (last + 1) * self.tensor.element_size()
+        return self.start + extent(self.tensor) * self.tensor.element_size()
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -62,15 +61,11 @@ class Operand:
         """Return which addresses lie between the tensor's first element and its last."""
         return (addresses >= self.start) & (addresses < self.end)
 
-    def rows(self, addresses: np.ndarray) -> np.ndarray:
-        """Return the number of the row, over batch and heads, that each address lies in.
-
-        -1 where it lies in none.
-        """
-        return self.locate(addresses)[0]
-
     def locate(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row, as `rows` does, and the column of each address."""
+        """Return the row, over batch and heads, and the column that each address lies in.
+
+        The row is -1 where it lies in none.
+        """
         size, stride = self.size, self.tensor.stride()
         rest = (addresses - self.start) // self.tensor.element_size()
         index = [np.zeros(rest.shape, np.int64)] * 4
@@ -87,6 +82,11 @@ class Operand:
         return rows, index[3]
 
 
+def extent(tensor: Any) -> int:
+    """Return how many elements there are from a tensor's first to its last, these included."""
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 def find_operand(tensor: Any, inputs: list[Operand]) -> Operand | None:
     """Return which input `tensor` is, or holds a copy of; None where it is neither."""
     start = tensor.data_ptr()
@@ -98,9 +98,7 @@ def find_operand(tensor: Any, inputs: list[Operand]) -> Operand | None:
 
 def _lies_in(start: int, operand: Operand) -> bool:
     """Whether an address is that of an element: slices of one packed tensor lie in each other."""
-    if start < operand.start:
-        return False
-    return bool(operand.rows(np.array([start]))[0] >= 0)
+    return bool(operand.locate(np.array([start]))[0][0] >= 0)
 
 
 def _copy_of(tensor: Any, inputs: list[Operand]) -> Operand | None:

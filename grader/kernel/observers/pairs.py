@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from grader.kernel.observers.knowledge import Lanes, Tile
+from grader.kernel.machine import events
+from grader.kernel.observers.knowledge import Rows, Tile
 from grader.kernel.observers.record import Record
 from grader.kernel.observers.trace import OPERANDS, SEVERAL_LINES, SOURCE_LINES, Counter
 
@@ -23,7 +24,7 @@ class Pairs:
         self._first: dict[int, int] = {}  # by product: the column of the part that is counted
         self._numbers: dict[int, int] = {0: 0}  # of lines
 
-    def launched(self) -> None:
+    def launched(self, event: events.Launched) -> None:
         """Begin with a launch: what another took is not taken twice."""
         self._taken.clear()
 
@@ -33,14 +34,14 @@ class Pairs:
         for (some,) in self._parted(there, places):
             _add(table, some)
 
-    def visit(self, queries: Lanes, keys: Lanes) -> None:
+    def visit(self, queries: Rows, keys: Rows) -> None:
         """Note a tile of scores."""
         shape = self._record.shape
         rows, columns = _of_its_head(queries, shape.seqlen_q), _of_its_head(keys, shape.seqlen_k)
         self._note_heads("k_heads", queries, keys, rows, columns)
         self.count(_crossed(rows, columns), self._places(queries, keys))
 
-    def take(self, weights: Tile, values: Lanes, product: int) -> tuple[int, int]:
+    def take(self, weights: Tile, values: Rows, product: int) -> tuple[int, int]:
         """Note which pairs have a weight that is not masked in a product with rows of `values`.
 
         The weights have the axis first that is kept. `product` is an index in `PRODUCTS`.
@@ -76,7 +77,7 @@ class Pairs:
             if number:
                 counters[Counter.PADDING_TAKEN] += number
                 record.note_line(Counter.PADDING_LINE)
-        # Lanes whose indices were clamped hold the last row again: as a row of the result it is
+        # Rows whose indices were clamped hold the last row again: as a row of the result it is
         # that row once more, as one that is summed over it counts as often as it is taken.
         first = _first_lanes(free.ids, kept)
         if first is not None:
@@ -136,7 +137,7 @@ class Pairs:
             tables["masked_at"][some] = np.where(other, SEVERAL_LINES, mask_line)
 
     def _note_heads(
-        self, name: str, queries: Lanes, keys: Lanes, rows: np.ndarray, columns: np.ndarray
+        self, name: str, queries: Rows, keys: Rows, rows: np.ndarray, columns: np.ndarray
     ) -> None:
         """Note which heads of keys meet which of queries."""
         shape, table = self._record.shape, self._record.arrays[name]
@@ -145,7 +146,7 @@ class Pairs:
             met = (columns & (k_heads == head)).any(1)
             table[q_heads[rows & met[:, None]], head] = 1
 
-    def _places(self, queries: Lanes, keys: Lanes) -> np.ndarray:
+    def _places(self, queries: Rows, keys: Rows) -> np.ndarray:
         """Return the place of each pair of lanes in a table of pairs."""
         length = self._record.shape.seqlen_k
         return (queries.ids * length)[:, :, None] + (keys.ids % length)[:, None, :]
@@ -194,7 +195,7 @@ def _add(table: np.ndarray, places: np.ndarray) -> None:
     table[places] = counts + (counts < np.iinfo(table.dtype).max)
 
 
-def _of_its_head(rows: Lanes, length: int) -> np.ndarray:
+def _of_its_head(rows: Rows, length: int) -> np.ndarray:
     """Return which lanes of each program are rows, without those of the next head.
 
     Rows that follow each other may run on from one head into the next. Where they do not follow

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.kernel.observers.knowledge import Lanes, Note, Rows
+from grader.kernel.observers.knowledge import Note, Rows
 from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.trace import MADE, OUTPUTS, PRODUCTS, SCRATCH, STATISTIC, TAGGED
 
@@ -50,7 +50,7 @@ class Placement:
                 self._note_apart(one, other, one.ids[found], other.ids[found], plane, weights)
                 return
 
-    def _cross(self, numbers: list[Lanes | None], tile: list[Lanes | None]) -> bool:
+    def _cross(self, numbers: list[Rows | None], tile: list[Rows | None]) -> bool:
         """Note a number for each query and the keys that it met on their axis.
 
         The tile of keys has the queries along its other axis, where the numbers belong.
@@ -69,7 +69,7 @@ class Placement:
         rows = int(row) + 1, int(other_row) + 1
         self._apart[:] = self._record.where.line, *kinds, *rows, *more
 
-    def multiplied(self, one: Lanes, other: Lanes) -> None:
+    def multiplied(self, one: Rows, other: Rows) -> None:
         """Note a dot over head_dim of tiles that begin at different columns."""
         where = np.flatnonzero(one.column != other.column)
         if where.size and not self._columns[0].any():
@@ -98,9 +98,8 @@ class Placement:
         if tensor.dim() == 4:
             self._store_product(start, getattr(note, "product", None), active, columns)
         for axis, held in enumerate(getattr(note, "axes", ())):
-            if start in self._astray or held is None or held.operand in MADE:
-                continue
-            if not self._is_of(tensor, held):
+            known = start in self._astray or held is None or held.operand in MADE
+            if known or not self._is_of(tensor, held):
                 continue
             others = tuple(other + 1 for other in range(rows.ndim - 1) if other != axis)
             found = np.where(active, rows, -1).max(axis=others)
@@ -130,10 +129,9 @@ class Placement:
     def _is_of(self, tensor: Any, rows: Rows) -> bool:
         """Whether a tensor has a place for each row of q, or for each of k."""
         shape = self._record.shape
-        heads, length = shape.num_q_heads, shape.seqlen_q
-        if not rows.of_queries:
-            heads, length = shape.num_kv_heads, shape.seqlen_k
-        return tensor.dim() in (3, 4) and tuple(tensor.shape[:3]) == (shape.batch, heads, length)
+        sizes = (shape.num_q_heads, shape.seqlen_q), (shape.num_kv_heads, shape.seqlen_k)
+        heads, length = sizes[not rows.of_queries]
+        return tuple(tensor.shape[:3]) == (shape.batch, heads, length)
 
     def write(self, starts: dict[str, int]) -> None:
         """Write what became of the outputs, by the addresses where they begin."""
@@ -151,7 +149,7 @@ class Placement:
                 misplaced[OUTPUTS.index(SCRATCH)] = written
 
 
-def _comparable(one: Lanes | None, other: Lanes | None) -> bool:
+def _comparable(one: Rows | None, other: Rows | None) -> bool:
     """Whether rows of one axis of two tiles are to be the same ones."""
     if one is None or other is None:
         return False

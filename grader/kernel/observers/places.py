@@ -15,9 +15,9 @@ from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.tensors import SHIFT, Memory
 from grader.kernel.machine.ttir import Type
 from grader.kernel.observers.knowledge import Note, Rows
-from grader.kernel.observers.operands import Operand, find_operand
-from grader.kernel.observers.record import as_numpy
-from grader.kernel.observers.trace import STATISTIC
+from grader.kernel.observers.operands import Operand, extent, find_operand
+from grader.kernel.observers.record import Record, as_numpy
+from grader.kernel.observers.trace import MADE, STATISTIC
 
 _MASKS = {"tt.load": 1, "tt.store": 2, "tt.atomic_rmw": 2}
 
@@ -40,13 +40,13 @@ class Touched:
 
 
 class Places:
-    """The tensors of a call, by the address where they start, and which of them are inputs."""
+    """The tensors of a call, by the address where they start, and what they hold rows of."""
 
-    def __init__(self, inputs: list[Operand]) -> None:
+    def __init__(self, record: Record) -> None:
         self.tensors: dict[int, Any] = {}
-        self._inputs = inputs
+        self._record = record
         self._memories: tuple[Memory, ...] = ()
-        self._operands: dict[int, Operand | None] = {}
+        self._inputs: dict[int, Operand | None] = {}
 
     def launched(self, memories: tuple[Memory, ...]) -> None:
         """Know the tensors of a launch; of several that start together the longest."""
@@ -57,12 +57,31 @@ class Places:
                 self.tensors[start] = memory.tensor
 
     def operand(self, start: int) -> Operand | None:
-        """Return which input of the call, or copy of one, the tensor is that starts there."""
-        if start not in self._operands:
-            tensor = self.tensors.get(start)
-            found = find_operand(tensor, self._inputs) if tensor is not None else None
-            self._operands[start] = found
-        return self._operands[start]
+        """Return what the tensor is that starts there: an input, a copy of one, out, lse or delta.
+
+        None where it is none of these.
+        """
+        tensor = self.tensors.get(start)
+        if tensor is None:
+            return None
+        if start not in self._inputs:
+            self._inputs[start] = find_operand(tensor, self._record.inputs)
+        return self._inputs[start] or self._made(tensor)
+
+    def _made(self, tensor: Any) -> Operand | None:
+        """Return a tensor that the call made, where it has the shape of q or a number for each row.
+
+        The latter is dense, of (batch, heads, rows), rows last; the first may be one.
+        """
+        record, sizes = self._record, [n for n in tensor.shape if n != 1]
+        if record.of_rows or not tensor.is_floating_point():
+            return None
+        if tuple(tensor.shape) == record.inputs[0].size:
+            return Operand.of("out", tensor)
+        whole = tensor.is_contiguous() and tensor.numel() == record.shape.queries
+        if whole and sizes[-1:] == [record.shape.seqlen_q]:
+            return Operand.of(STATISTIC, tensor.reshape(-1, 1))
+        return None
 
     def touched(self, event: events.Computed) -> Iterator[Touched]:
         """Yield what a load, a store or an atomic operation touches, by the tensor."""
@@ -96,49 +115,27 @@ class Places:
         return found
 
 
-def extent(tensor: Any) -> int:
-    """Return how many elements there are from a tensor's first to its last, these included."""
-    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-
-
 def rows_of(
     operand: Operand, rows: np.ndarray, columns: np.ndarray, touched: Touched
 ) -> tuple[int | None, Any]:
-    """Return the axis of the rows of an input, and what is known of a tile of them."""
-    active = touched.active
+    """Return the axis of the rows of an operand, and what is known of a tile of them."""
+    active, dims, made = touched.active, rows.ndim - 1, operand.name in MADE
     if not active.any():
-        return None, _padding(touched.addresses[0], operand)
-    axis, ids, fits = _row_axis(np.where(active, rows, -1), active, columns)
-    if not fits:
-        return axis, NOTHING
-    first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
-    first[first == 2**31] = 0
-    return axis, _note(operand.name, ids, first, axis, rows.ndim - 1, loaded=True)
-
-
-def rows_of_made(
-    tensor: Any, touched: Touched, size_of_q: tuple[int, ...], *, is_statistic: bool
-) -> Any:
-    """Return whose rows a tile holds of what the call made of each query: out, lse or delta."""
-    addresses, active = touched.addresses, touched.active
-    dims = addresses.ndim - 1
-    if not tensor.is_floating_point() or not dims or not active.any():
-        return NOTHING
-    if tuple(tensor.shape) == size_of_q:
-        name, (ids, columns) = "out", Operand.of("out", tensor).locate(addresses)
-    elif is_statistic:
-        name, ids = STATISTIC, (addresses - tensor.data_ptr()) // tensor.element_size()
-        ids[ids >= tensor.numel()] = -1
-        columns = np.zeros_like(ids)
-    else:
-        return NOTHING
-    ids = np.where(active, ids, -1)
-    axis, rows, fits = (0, ids, True) if dims == 1 else _row_axis(ids, active, columns)
-    return _note(name, rows, np.zeros(1, np.int64), axis, dims) if fits else NOTHING
+        return None, NOTHING if made else _padding(touched.addresses[0], operand)
+    axis, ids = 0, np.where(active, rows, -1)
+    if not made or dims != 1:
+        axis, ids, fits = _row_axis(ids, active, columns)
+        if not fits:
+            return axis, NOTHING
+    first = np.zeros(1, np.int64)
+    if not made:
+        first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
+        first[first == 2**31] = 0
+    return axis, _note(operand.name, ids, first, axis, dims, loaded=not made)
 
 
 def _note(
-    name: str, ids: np.ndarray, column: np.ndarray, axis: int, dims: int, *, loaded: bool = False
+    name: str, ids: np.ndarray, column: np.ndarray, axis: int | None, dims: int, *, loaded: bool
 ) -> Note:
     rows = Rows(name, torch.from_numpy(ids), torch.from_numpy(column))
     return Note(tuple(rows if i == axis else None for i in range(dims)), loaded=loaded)
@@ -151,7 +148,7 @@ def _padding(addresses: np.ndarray, operand: Operand) -> Any:
     down, along = addresses[1, 0] - addresses[0, 0], addresses[0, 1] - addresses[0, 0]
     axis = int(abs(down) < abs(along))
     nobody = np.full((1, addresses.shape[axis]), -1)
-    return _note(operand.name, nobody, np.zeros(1, np.int64), axis, 2)
+    return _note(operand.name, nobody, np.zeros(1, np.int64), axis, 2, loaded=False)
 
 
 def _row_axis(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor
-from grader.kernel.machine.notes import ASKING
+from grader.kernel.machine.notes import ASKING, NOTHING
 from grader.kernel.machine.ttir import Block, Operation, Type
 from grader.kernel.observers import trace
-from grader.kernel.observers.knowledge import Lanes, Tile
+from grader.kernel.observers.combining import Nans
+from grader.kernel.observers.knowledge import Note, Rows, Tile, as_dot
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
 from grader.kernel.observers.record import Record, as_numpy
@@ -27,23 +31,26 @@ class Products:
     """Counts the dots of a traced call, and tells the rooms beside it of each."""
 
     def __init__(
-        self, record: Record, pairs: Pairs, placement: Placement, steps: Steps | None
+        self,
+        record: Record,
+        pairs: Pairs,
+        placement: Placement,
+        nans: Nans,
+        steps: Steps | None,
     ) -> None:
-        self._record = record
-        self._pairs = pairs
-        self._placement = placement
-        self._steps = steps
+        self._record, self._steps = record, steps
+        self._pairs, self._placement, self._nans = pairs, placement, nans
         self._dots: dict[tuple[int, ...], int] = {}
         self._replaced: dict[Operation, bool] = {}
         # Programs of this launch that have a product, of those that the next round's replaces.
         self._lost: dict[tuple[Operation, int], np.ndarray] = {}
 
-    def launched(self) -> None:
+    def launched(self, event: events.Launched) -> None:
         """Begin with a launch."""
         self._lost.clear()
 
-    def multiplied(self, event: events.Computed) -> None:
-        """Note a product of two tiles."""
+    def multiplied(self, event: events.Computed) -> Any:
+        """Note a product of two tiles; return what is known of it."""
         (left, right), counters = event.types[:2], self._record.counters
         *batch, m, k = left.shape
         size = m, right.shape[-1], k
@@ -52,7 +59,7 @@ class Products:
         if batch:  # of whose rows is not known
             counters[Counter.UNKNOWN_DOTS] += count
             self._count(count, OTHER, size, (0, 0))
-            return
+            return NOTHING
         tiles = list(zip(event.notes, event.operands, event.types, strict=False))[:2]
         a, b = (_tile(*tile, len(event.programs)) for tile in tiles)
         product, tile = self._note(a, b, event)
@@ -64,6 +71,35 @@ class Products:
         else:
             self._note_lost(event, product)
         self._count(count, product, size, tile)
+        return self._made(event)
+
+    def _made(self, event: events.Computed) -> Any:
+        """Return what is known of the result of a dot."""
+        (rows, inner), (other, columns) = map(_axes, event.notes[:2])
+        self._nans.look(event, (rows, columns))
+        made = getattr(event.notes[2], "product", None)
+        if inner and other and (rows or columns):
+            values = other if rows else inner
+            if values.operand in PRODUCT_OF:
+                made = PRODUCT_OF[values.operand], self._record.where.line, values.column
+        return Note((rows, columns), product=made) if rows or columns or made else NOTHING
+
+    def reduced(self, event: events.Computed) -> Any:
+        """Return what is known of a reduction; a sum of elementwise products may be a dot."""
+        note, axis = event.notes[0], event.op.number("axis")
+        if note is NOTHING or not any(note.axes):
+            return NOTHING
+        combined = event.op.regions[0][0].operations[0].name
+        if note.is_of_pairs and note.axes[axis].of_queries:
+            self._record.note_line(Counter.OVER_QUERIES_LINE)
+        dot = as_dot(*note.factors, axis) if note.factors and combined == "arith.addf" else ()
+        if dot:
+            into = NOTHING, torch.zeros((1, 1, 1)), event.types[-1]
+            notes, operands, kinds = zip(*dot, into, strict=True)
+            changed = {"notes": notes, "operands": operands, "types": (*kinds, event.types[-1])}
+            return self.multiplied(dataclasses.replace(event, **changed))
+        axes = (*note.axes[:axis], *note.axes[axis + 1 :])
+        return Note(axes) if any(axes) else NOTHING
 
     def _note(self, a: Tile, b: Tile, event: events.Computed) -> tuple[int, tuple[int, int]]:
         """Return which product it is, and the size of the tile, queries by keys."""
@@ -123,12 +159,16 @@ class Products:
             self._record.counters[Counter.UNKNOWN_DOTS] += 1
 
 
+def _axes(note: Any) -> tuple[Rows | None, Rows | None]:
+    return getattr(note, "axes", (None, None))
+
+
 def _tile(note: Any, numbers: Tensor, type: Type, programs: int) -> Tile:
-    pairs = zip(getattr(note, "axes", (None, None)), type.shape, strict=True)
+    pairs = zip(_axes(note), type.shape, strict=True)
     return Tile(note, tuple(rows and rows.lanes(programs, n) for rows, n in pairs), numbers)
 
 
-def _infinite(weights: Tile, values: Lanes) -> bool:
+def _infinite(weights: Tile, values: Rows) -> bool:
     """Whether a weight of a query and a key that exist is infinite."""
     found = weights.numbers.isinf()
     if not bool(found.any()):
@@ -150,16 +190,13 @@ def _is_replaced(op: Operation, loops: tuple[Operation, ...]) -> bool:
         condition, body = loop.regions[0][0].last, loop.regions[1][0].arguments
         passed = zip(condition.operands[1:], body, strict=False) if condition else ()
         carried |= {inner for value, inner in passed if value in carried}
-    used: set[int] = set()
-    for region in loop.regions:
-        _add(region, used)
+    used = {value for region in loop.regions for value in _used(region)}
     return bool(carried) and used.isdisjoint({result, *carried})
 
 
-def _add(blocks: list[Block], used: set[int]) -> None:
-    for block in blocks:
-        for op in block.operations:
-            if op.name != ASKING and op.name not in _HANDING_ON:
-                used.update(op.operands)
-            for region in op.regions:
-                _add(region, used)
+def _used(blocks: list[Block]) -> Iterator[int]:
+    for op in (op for block in blocks for op in block.operations):
+        if op.name != ASKING and op.name not in _HANDING_ON:
+            yield from op.operands
+        for region in op.regions:
+            yield from _used(region)

@@ -110,10 +110,11 @@ class Record:
         """Write the line that is running."""
         self.counters[counter] = self.where.line
 
-    def places(self, numbers: Any) -> Any:
-        """Return x, y and z of programs of this launch."""
-        x, y, _ = self.grid
-        return numbers % x, numbers // x % y, numbers // (x * y)
+
+def place_in(grid: tuple[int, int, int], numbers: Any) -> tuple[Any, Any, Any]:
+    """Return x, y and z of programs of a launch, by their numbers."""
+    x, y, _ = grid
+    return numbers % x, numbers // x % y, numbers // (x * y)
 
 
 def _lines(node: Any) -> range:

@@ -8,8 +8,8 @@ as for trace.py; the judge takes a copy and believes nothing that does not fit.
 from __future__ import annotations
 
 import dataclasses
-import enum
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,30 +26,23 @@ _TAKEN_BYTES = 16 * 2**20
 _VALUES = 24 * 2**20  # numbers of all rounds, 4 bytes each
 
 
-class Head(enum.IntEnum):
-    """What is noted of the program as a whole."""
-
-    ROUNDS = 0
-    MORE = 1  # rounds behind those that are kept
-    TILE_Q = 2
-    X = 3
-    Y = 4
-    Z = 5
-    OTHERS = 6  # further passes over keys with these queries
+def _numbers(*names: str) -> np.dtype:
+    return np.dtype([(name, np.int64) for name in names])
 
 
-# Columns of the table of rounds. `ended` is 1 where the end of the loop's round was seen, 0 where
-# values are those of a later moment; `products` counts those with V, `apart` is 1 where weights of
-# another round met V, `masked` where a mask met pairs; `mixed` is the first row of V, from 1, that
-# weights of another key met; `segment` numbers the loops that rounds lie in, from 0; `stored` and
-# `stored_too` are lines that store something after it.
-ROUND = (
-    "line", "loop", "mask_line", "product_line", "ended", "products", "apart", "masked", "mixed",
-    "segment", "stored", "stored_too",
-)  # fmt: skip
-# Columns of the table of variables: 1 if it is there when its loop begins; 1 if made of products of
-# weights with V.
-VARIABLE = ("carried", "of_products")
+# Of the program as a whole: `more` rounds are behind those that are kept, `others` are further
+# passes over keys with these queries.
+_HEAD = _numbers("rounds", "more", "tile_q", "x", "y", "z", "others")
+# Lines of a round, and what else is noted of it: `ended` is 1 where the end of the loop's round was
+# seen, 0 where values are those of a later moment; `products` counts those with V, `apart` is 1
+# where weights of another round met V, `masked` where a mask met pairs; `mixed` is the first row of
+# V, from 1, that weights of another key met; `segment` numbers the loops that rounds lie in, from
+# 0; `stored` and `stored_too` are lines that store something after it.
+_ROUND_LINES = ("line", "loop", "mask_line", "product_line", "stored", "stored_too")
+_ROUND = _numbers(*_ROUND_LINES, "ended", "products", "apart", "masked", "mixed", "segment")
+# Of a variable: 1 if it is there when its loop begins; 1 if made of products of weights with V.
+_TEXT = f"S{_NAME_BYTES}"
+_VARIABLE = np.dtype([("name", _TEXT), ("carried", np.int64), ("of_products", np.int64)])
 # Columns of the table of loads: of which input, in the order of `OPERANDS`, from 1; its rows over
 # batch and heads and its columns, the first and the last, and how many rows; elements that were
 # loaded, of these how many from no row, and how many were masked; bytes between two neighbours.
@@ -86,12 +79,11 @@ class RoundsShape(Block):
 
     def _fields(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         return {
-            "head": (np.int64, (len(Head),)),
-            "kernel": (np.uint8, (_NAME_BYTES,)),
-            "names": (np.uint8, (VARIABLES, _NAME_BYTES)),
-            "variables": (np.int64, (VARIABLES, len(VARIABLE))),
+            "head": (_HEAD, (1,)),
+            "kernel": (_TEXT, (1,)),
+            "variables": (_VARIABLE, (VARIABLES,)),
             "queries": (np.int64, (MOST_ROWS,)),
-            "rounds": (np.int64, (MOST_ROUNDS, len(ROUND))),
+            "rounds": (_ROUND, (MOST_ROUNDS,)),
             "keys": (np.int64, (MOST_ROUNDS, MOST_ROWS)),
             "loads": (np.int64, (MOST_ROUNDS, LOADS, len(LOAD))),
             "present": (np.uint8, (MOST_ROUNDS, VARIABLES)),
@@ -164,49 +156,47 @@ class Rounds:
         return len(self.table)
 
     def column(self, name: str) -> np.ndarray:
-        """Return a column of the table of rounds."""
-        return self.table[:, ROUND.index(name)]
+        """Return what is noted of each round, by the names at the top."""
+        return self.table[name]
 
     @classmethod
     def of(cls, shape: RoundsShape, memory: np.ndarray) -> Rounds | None:
         """Copy what was written out of shared memory; None where nothing was, or does not fit."""
         arrays = shape.arrays(memory)
-        head = arrays["head"].copy().clip(0, 2**31)
-        tile_q = int(head[Head.TILE_Q])
-        places = shape.places(arrays, tile_q)
-        if places is None or not head[Head.ROUNDS]:
+        (numbers,) = _counts(arrays["head"]).tolist()
+        head = dict(zip(_HEAD.names, numbers, strict=True))
+        places = shape.places(arrays, head["tile_q"])
+        if places is None or not head["rounds"]:
             return None
-        count = min(int(head[Head.ROUNDS]), places.most)
-        queries, keys = arrays["queries"][:tile_q].copy(), arrays["keys"][:count].copy()
+        count = min(head["rounds"], places.most)
+        queries, keys = arrays["queries"][: head["tile_q"]].copy(), arrays["keys"][:count].copy()
         queries[(queries < 0) | (queries >= shape.rows)] = -1
         keys[(keys < 0) | (keys >= shape.keys)] = -1
         used = (keys >= 0).any(axis=0) | places.taken[:count].any(axis=(0, 1))
         width = int(used.nonzero()[0].max(initial=0)) + 1
-        table = arrays["rounds"][:count].copy().clip(0, 2**31)
-        for name in ("line", "loop", "mask_line", "product_line", "stored", "stored_too"):
-            lines = table[:, ROUND.index(name)]
-            lines[lines > shape.lines] = 0
-        segments = table[:, ROUND.index("segment")]
-        segments[segments >= count] = 0
+        table = _counts(arrays["rounds"][:count])
+        for names, most in ((_ROUND_LINES, shape.lines), (("segment",), count - 1)):
+            for name in names:
+                table[name][table[name] > most] = 0
         present = arrays["present"][:count] > 0
-        described = [
-            (_text(name), bool(row[0]), bool(row[1]))
-            for name, row in zip(arrays["names"], arrays["variables"].copy(), strict=True)
+        variables = [
+            (_text(name), bool(carried), bool(of_products))
+            for name, carried, of_products in arrays["variables"].tolist()
         ]
-        stored = [(places.vectors, VECTORS, 0), (places.matrices, MATRICES, VECTORS)]
+        stored = [(places.vectors, 0), (places.matrices, VECTORS)]
         vectors, matrices = (
             tuple(
-                Variable(*described[first + i], values[:count, i].copy(), present[:, first + i])
-                for i in range(number)
-                if present[:, first + i].any() and described[first + i][0]
+                Variable(*variables[first + i], values[:count, i].copy(), present[:, first + i])
+                for i in range(values.shape[1])
+                if present[:, first + i].any() and variables[first + i][0]
             )
-            for values, number, first in stored
+            for values, first in stored
         )
         return cls(
-            kernel=_text(arrays["kernel"]),
-            program=(int(head[Head.X]), int(head[Head.Y]), int(head[Head.Z])),
-            others=int(head[Head.OTHERS]),
-            more=int(head[Head.MORE]),
+            kernel=_text(arrays["kernel"].tolist()[0]),
+            program=(head["x"], head["y"], head["z"]),
+            others=head["others"],
+            more=head["more"],
             queries=queries,
             keys=keys[:, :width],
             taken=places.taken[:count, :, :width] > 0,
@@ -219,6 +209,11 @@ class Rounds:
         )
 
 
+def _counts(table: np.ndarray) -> np.ndarray:
+    """Copy a table of numbers, which are counts or lines."""
+    return table.view(np.int64).clip(0, 2**31).view(table.dtype)
+
+
 def _loads(rows: list[list[int]], shape: RoundsShape) -> tuple[dict[str, int], ...]:
     """Return the loads of a round that can be."""
     return tuple(
@@ -228,12 +223,112 @@ def _loads(rows: list[list[int]], shape: RoundsShape) -> tuple[dict[str, int], .
     )
 
 
-def write_text(place: np.ndarray, text: str) -> None:
-    """Write as much of a text as fits."""
-    raw = text.encode("utf-8", "replace")[: place.size]
-    place[:] = 0
-    place[: len(raw)] = np.frombuffer(raw, np.uint8)
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
-def _text(place: np.ndarray) -> str:
-    return place.tobytes().rstrip(b"\0").decode("utf-8", "replace")
+class Held(NamedTuple):
+    """What a variable holds for the queries, and whether products with V are in it."""
+
+    values: np.ndarray
+    of_products: bool = False
+
+
+class RoundsWriter:
+    """Writes a pass over keys: `begin` it, `meet` a tile of keys, `take` pairs, `end` the round.
+
+    A pass that begins takes the place of the one before it.
+    """
+
+    def __init__(self, shape: RoundsShape, memory: np.ndarray) -> None:
+        self.head_dim = shape.head_dim
+        self._shape = shape
+        self._arrays = shape.arrays(memory)
+        self.head = self._arrays["head"][0]
+        self._places: Places | None = None
+        self._round = -1
+        self._rows = 0
+        self._slots: dict[tuple[str, bool], int] = {}  # of variables, by name and whether a vector
+
+    @property
+    def row(self) -> Any:
+        """The round's row of the table of rounds: numbers by name."""
+        return self._arrays["rounds"][self._round]
+
+    def begin(self, queries: np.ndarray, kernel: str = "", ids: Iterable[int] = (0, 0, 0)) -> None:
+        """Begin with a pass of these rows of q."""
+        if self._places is not None:  # of an earlier pass
+            for name in ("head", "queries", "rounds", "loads", "present"):
+                self._arrays[name][:] = 0
+            self._places.taken[: self._round + 1] = 0
+        self._round, self._rows = -1, queries.size
+        self._places = self._shape.places(self._arrays, queries.size)
+        if self._places is not None:
+            self._arrays["queries"][: queries.size] = queries
+            self._arrays["kernel"][0] = kernel.encode("utf-8", "replace")
+            self.head["x"], self.head["y"], self.head["z"] = ids
+            self.head["tile_q"] = queries.size
+
+    def meet(self, keys: np.ndarray, line: int) -> bool:
+        """Begin a round with these rows of k; return whether there is room for it."""
+        if self._places is None or keys.size > MOST_ROWS or self._round + 1 >= self._places.most:
+            self.head["more"] += 1
+            return False
+        self._round += 1
+        self._arrays["keys"][self._round] = -1
+        self._arrays["keys"][self._round, : keys.size] = keys
+        self.row["line"] = line
+        self.head["rounds"] = self._round + 1
+        return True
+
+    def load(self, load: Mapping[str, int]) -> None:
+        """Write a load of the round, where there is room for it."""
+        loads = self._arrays["loads"][self._round]
+        if self._places is not None and self._round >= 0 and not loads[-1, 0]:
+            loads[np.count_nonzero(loads[:, 0])] = [load[name] for name in LOAD]
+
+    def take(
+        self, taken: np.ndarray, line: int, mask_line: int = 0, *, masked: bool = False
+    ) -> None:
+        """Note which pairs of the round have a weight in a product with V."""
+        if self._places is not None:
+            self._places.taken[self._round, :, : taken.shape[1]] |= taken
+            self.row["products"] += 1
+            self.row["product_line"], self.row["mask_line"] = line, mask_line
+            self.row["masked"] = masked
+
+    def end(self, held: Mapping[str, Held], carried: Iterable[str], *, seen: bool) -> None:
+        """Write what variables hold at the end of the round, or later where it was not `seen`."""
+        if self._places is None or self._round < 0:
+            return
+        self.row["ended"] = seen
+        carried = set(carried)
+        for name, (values, of_products) in held.items():
+            slot = self._slot(name, values)
+            if slot is None:
+                continue
+            if slot < VECTORS:
+                self._places.vectors[self._round, slot] = values.reshape(-1)
+            else:
+                turned = values.shape != (self._rows, self.head_dim)
+                self._places.matrices[self._round, slot - VECTORS] = values.T if turned else values
+            self._arrays["present"][self._round, slot] = 1
+            described = self._arrays["variables"][slot]
+            described["of_products"] |= of_products
+            described["carried"] |= name in carried
+
+    def _slot(self, name: str, values: np.ndarray) -> int | None:
+        """Return where a variable is kept, None where it is none of the running state."""
+        rows = self._rows
+        vector = values.shape in ((rows,), (rows, 1), (1, rows))
+        if not vector and values.shape not in ((rows, self.head_dim), (self.head_dim, rows)):
+            return None
+        key = (name, vector)
+        if key not in self._slots:
+            first, most = (0, VECTORS) if vector else (VECTORS, MATRICES)
+            used = sum(v == vector for _, v in self._slots)
+            if used == most:
+                return None
+            self._slots[key] = first + used
+            self._arrays["variables"]["name"][first + used] = name.encode("utf-8", "replace")
+        return self._slots[key]

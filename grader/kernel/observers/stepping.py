@@ -15,12 +15,11 @@ import torch
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.ttir import Operation
-from grader.kernel.observers.knowledge import Lanes, Tile
+from grader.kernel.observers.knowledge import Rows, Tile
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.places import Touched
-from grader.kernel.observers.record import as_numpy
-from grader.kernel.observers.rounds import LOAD, LOADS, Head, RoundsShape
-from grader.kernel.observers.rounds_writer import Held, RoundsWriter
+from grader.kernel.observers.record import as_numpy, place_in
+from grader.kernel.observers.rounds import LOAD, LOADS, Held, RoundsShape, RoundsWriter
 from grader.kernel.observers.trace import OPERANDS, PRODUCTS
 
 _OUT = PRODUCTS.index("out")
@@ -71,9 +70,10 @@ class Steps:
         """End a round whose end was not seen, before what the kernel does with the result."""
         if self._place(programs) is not None:
             self._end_open()
-            stored = [self._write.noted(name) for name in _STORED]
+            row = self._write.row
+            stored = [row[name] for name in _STORED]
             if self._has_begun and not self._over and 0 in stored and line not in stored:
-                self._write.note(_STORED[stored.index(0)], line)
+                row[_STORED[stored.index(0)]] = line
 
     def round_ended(self, event: events.RoundEnded) -> None:
         """Note what variables hold at the end of a round of a loop."""
@@ -124,7 +124,7 @@ class Steps:
         elif len(self._loads) < LOADS:
             self._loads.append(load)
 
-    def multiplied(self, event: events.Computed, queries: Lanes, keys: Lanes, line: int) -> None:
+    def multiplied(self, event: events.Computed, queries: Rows, keys: Rows, line: int) -> None:
         """Begin a round: queries were multiplied with a tile of keys."""
         programs = as_numpy(event.programs)
         wanted = self._wanted(programs, queries.ids)
@@ -132,7 +132,7 @@ class Steps:
             self._program = int(programs[wanted][0])
         if not self._follows_any:
             self._all |= {(self._launches, n) for n in programs[wanted].tolist()}
-            self._write.head[Head.OTHERS] = max(0, len(self._all) - 1)
+            self._write.head["others"] = max(0, len(self._all) - 1)
         place = self._place(event.programs)
         if place is None:
             return
@@ -163,10 +163,11 @@ class Steps:
         self._loop = next(iter(loops[self._level :]), None)
         if self._loop not in self._segments:
             self._segments.append(self._loop)
-        self._write.note("segment", self._segments.index(self._loop))
-        self._write.note("loop", self._loop.place.line_in(self._path) if self._loop else 0)
+        row = self._write.row
+        row["segment"] = self._segments.index(self._loop)
+        row["loop"] = self._loop.place.line_in(self._path) if self._loop else 0
 
-    def weighted(self, event: events.Computed, weights: Tile, values: Lanes, line: int) -> None:
+    def weighted(self, event: events.Computed, weights: Tile, values: Rows, line: int) -> None:
         """Note which pairs of the round have a weight in a product with these rows of V."""
         place = self._place(event.programs)
         if place is None or self._over or not self._has_begun:
@@ -175,11 +176,11 @@ class Steps:
         taken = ~weights.of_pairs("hidden", False)[place]
         ids, met = weights.axes[1].ids[place], values.ids[place]
         if not np.array_equal(ids, self._keys) or len(taken) != self._queries.size:
-            self._write.note("apart", 1)  # the weights of another round, for all that is known
+            self._write.row["apart"] = 1  # the weights of another round, for all that is known
             return
         both = (met >= 0) & (ids >= 0)
         if (met[both] != ids[both]).any():
-            self._write.note("mixed", 1 + int(met[met >= 0].min()))
+            self._write.row["mixed"] = 1 + met[met >= 0].min()
         masked = bool(weights.of_pairs("mask", 0)[place].any())
         self._write.take(taken, line, weights.note.mask_line, masked=masked)
 
@@ -201,19 +202,19 @@ class Steps:
     @property
     def _has_begun(self) -> bool:
         """Whether there is a round of the walk that is followed."""
-        return bool(self._write.head[Head.ROUNDS])
+        return bool(self._write.head["rounds"])
 
     @property
     def _has_met(self) -> bool:
         """Whether weights have met V in this round."""
-        return bool(self._write.noted("products") or self._write.noted("apart"))
+        row = self._write.row
+        return self._has_begun and bool(row["products"] or row["apart"])
 
     def _begin_pass(self, queries: np.ndarray) -> None:
         assert self._program is not None
         self._over, self._keys, self._values = False, None, {}
         self._queries = queries.copy()
-        (x, y, _), number = self._grid, self._program
-        self._write.begin(queries, self._kernel, (number % x, number // x % y, number // (x * y)))
+        self._write.begin(queries, self._kernel, place_in(self._grid, self._program))
 
     def _end_open(self) -> None:
         if self._open:

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from grader.kernel.observers.operands import Operand
-from grader.kernel.observers.places import extent
-from grader.kernel.observers.record import Record
+from grader.kernel.observers.operands import Operand, extent
+from grader.kernel.observers.record import Record, place_in
 from grader.kernel.observers.trace import GRADIENTS, Counter
 
 
@@ -24,8 +23,8 @@ class _Elements:
 
     writer: np.ndarray
     bits: np.ndarray
-    clash: tuple[int, int, int] | None = None  # two programs, numbered so, and the line
-    places: tuple[Any, ...] = ()  # x, y and z of these, and the elements that both stored
+    # Two programs, numbered so, the line, x, y and z of these, and the elements that both stored.
+    clash: tuple[int, int, int, Any, Any, np.ndarray] | None = None
 
 
 class _Rows:
@@ -85,10 +84,9 @@ class Stores:
         if over.any() and found.clash is None and start not in self._read:
             first = int(over.argmax())
             one, other = int(writers[first]), int(numbers[first])
-            found.clash = one, other, record.where.line
             both = over & (writers == one) & (numbers == other)
-            places = (record.places(n - record.before - 1) for n in sorted((one, other)))
-            found.places = *places, ids[both]
+            places = (place_in(record.grid, n - record.before - 1) for n in sorted((one, other)))
+            found.clash = one, other, record.where.line, *places, ids[both]
         return over
 
     def stored_rows(
@@ -112,7 +110,7 @@ class Stores:
         first = np.flatnonzero(np.diff(own, prepend=-1))
         last = np.append(first[1:], len(own)) - 1
         heads, ends = ids[first] // operand.length, (ids[i] % operand.length for i in (first, last))
-        row = record.kernel, *record.places(own[first]), heads, *ends, record.where.line
+        row = record.kernel, *place_in(record.grid, own[first]), heads, *ends, record.where.line
         found.programs.append(np.stack(np.broadcast_arrays(numbers[first], *row)).T)
 
     def write(self, starts: dict[str, int], results: dict[str, Any]) -> None:
@@ -132,10 +130,10 @@ class Stores:
             elements, result = self._elements.get(starts.get(name, 0)), results.get(name)
             if elements is None or elements.clash is None or result.dim() not in (1, 4):
                 continue
-            operand = Operand.of(name, result)
-            rows = operand.rows(starts[name] + elements.places[2] * result.element_size())
+            operand, (*_, line, one, other, ids) = Operand.of(name, result), elements.clash
+            rows = operand.locate(starts[name] + ids * result.element_size())[0]
             rows = rows[rows >= 0]
             if rows.size:
                 rows = rows[rows // operand.length == rows[0] // operand.length]
                 ends = int(rows.min()) + 1, int(rows.max()) + 1
-                row[:] = elements.clash[2], *elements.places[0], *elements.places[1], *ends
+                row[:] = line, *one, *other, *ends

@@ -11,10 +11,10 @@ from grader.kernel.machine import events
 from grader.kernel.machine.arrays import whole
 from grader.kernel.machine.notes import NOTHING, together
 from grader.kernel.observers import trace
-from grader.kernel.observers.operands import Operand
+from grader.kernel.observers.operands import Operand, extent
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
-from grader.kernel.observers.places import Places, Touched, extent, rows_of, rows_of_made
+from grader.kernel.observers.places import Places, Touched, rows_of
 from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.stores import Stores
@@ -31,9 +31,9 @@ class Touching:
     def __init__(
         self, record: Record, placement: Placement, pairs: Pairs, steps: Steps | None
     ) -> None:
-        self._record = record
-        self._placement, self._pairs, self._steps = placement, pairs, steps
-        self._places = Places(record.inputs)
+        self._record, self._steps = record, steps
+        self._placement, self._pairs = placement, pairs
+        self._places = Places(record)
         self._reads = Reads(record.counters, record.inputs)
         self._stores, self._accesses = Stores(record), Accesses(record)
         self._made: set[int] = set()  # where those tensors start that kernels have stored to
@@ -47,6 +47,8 @@ class Touching:
     def touched(self, event: events.Computed) -> Any:
         """Note an access of all programs; return what is known of what is loaded."""
         notes, chosen = [], []
+        if event.op.name == "tt.store" and self._steps:
+            self._steps.stored(event.programs, self._record.where.in_kernel(event.op))
         for touched in self._places.touched(event):
             if event.op.name == "tt.load":
                 notes.append(self._loaded(event, touched))
@@ -66,21 +68,19 @@ class Touching:
         start, record = touched.start, self._record
         operand = self._places.operand(start)
         note, type = NOTHING, event.types[-1]
+        of_input = operand is not None and operand.name not in trace.MADE
         if operand is not None:
             rows, columns = operand.locate(touched.addresses)
             axis, note = rows_of(operand, rows, columns, touched)
+        if of_input:
             self._note_load(operand, touched, rows, columns, axis)
             if self._steps:
                 line = record.where.in_kernel(event.op)
                 self._steps.loaded(operand, touched, rows, columns, line)
-        elif not record.of_rows and start in self._places.tensors:
-            tensor, size = self._places.tensors[start], record.inputs[0].size
-            is_statistic = self._has_a_number_for_each_query(tensor)
-            note = rows_of_made(tensor, touched, size, is_statistic=is_statistic)
         if touched.active.any():
             self._stores.loaded(start)
             floating = type.is_float or type.bits == 16
-            made = operand is None and start in self._made
+            made = not of_input and start in self._made
             tensor = self._places.tensors.get(start)
             self._reads.note(touched, tensor, floating=floating, made=made)
         return note
@@ -106,12 +106,6 @@ class Touching:
         if operand.name == "x":
             self._pairs.count(active & ~lost, rows * record.shape.seqlen_k + columns)
         self._accesses.note(touched, operand, axis)
-
-    def _has_a_number_for_each_query(self, tensor: Any) -> bool:
-        """Whether a dense tensor is of (batch, heads, rows), rows last; the first may be one."""
-        shape, sizes = self._record.shape, [n for n in tensor.shape if n != 1]
-        whole = tensor.is_contiguous() and tensor.numel() == shape.queries
-        return whole and sizes[-1:] == [shape.seqlen_q]
 
     def _stored(self, event: events.Computed, touched: Touched) -> None:
         start, value, note = touched.start, event.operands[1], event.notes[1]
@@ -216,9 +210,8 @@ class Reads:
         self._counters = counters
         self._itemsize = inputs[0].tensor.element_size() if inputs else 1
         self._regions = _merged(sorted((i.start, i.end) for i in inputs))
-        # By the address where the memory starts: of inputs and their copies, and of what was made.
-        self._seen: dict[int, np.ndarray] = {}
-        self._seen_made: dict[int, np.ndarray] = {}
+        # By the address where the memory starts, and whether kernels of the call have made it.
+        self._seen: dict[tuple[int, bool], np.ndarray] = {}
 
     def note(
         self, touched: Touched, tensor: Any = None, *, floating: bool = False, made: bool = False
@@ -237,7 +230,7 @@ class Reads:
         if lanes.size and tensor is not None and (floating or not made):
             start = tensor.data_ptr()
             offsets = (lanes - start) // tensor.element_size()
-            _see(self._seen_made if made else self._seen, start, extent(tensor), offsets)
+            self._see((start, made), extent(tensor), offsets)
 
     def note_inputs(self, touched: Touched) -> np.ndarray:
         """Note reads of inputs, or between the rows of one; return which lanes read elsewhere.
@@ -256,13 +249,18 @@ class Reads:
             self._counters[Counter.ELEMENTS_READ] += each * _different(touched.addresses, inside)
             first = (lanes - low) // self._itemsize
             for number in range(each):
-                _see(self._seen, low, (high - low) // self._itemsize, first + number)
+                self._see((low, False), (high - low) // self._itemsize, first + number)
         return rest
 
     def distinct(self, *, made: bool) -> int:
         """Return how many different elements were read; `made` says whether made ones count."""
-        known = [self._seen, self._seen_made] if made else [self._seen]
-        return sum(int(seen.sum()) for part in known for seen in part.values())
+        return sum(int(seen.sum()) for (_, own), seen in self._seen.items() if made or not own)
+
+    def _see(self, key: tuple[int, bool], size: int, offsets: np.ndarray) -> None:
+        if key not in self._seen:
+            self._seen[key] = np.zeros(size if size <= _MAX_ELEMENTS else 0, bool)
+        seen = self._seen[key]
+        seen[offsets[(offsets >= 0) & (offsets < seen.size)]] = True
 
 
 def _different(addresses: np.ndarray, active: np.ndarray) -> int:
@@ -272,13 +270,6 @@ def _different(addresses: np.ndarray, active: np.ndarray) -> int:
         lanes.sort(axis=1)
     again = lanes[:, 1:] == lanes[:, :-1]
     return int((lanes >= 0).sum() - (again & (lanes[:, 1:] >= 0)).sum())
-
-
-def _see(known: dict[int, np.ndarray], start: int, size: int, offsets: np.ndarray) -> None:
-    if start not in known:
-        known[start] = np.zeros(size if size <= _MAX_ELEMENTS else 0, bool)
-    seen = known[start]
-    seen[offsets[(offsets >= 0) & (offsets < seen.size)]] = True
 
 
 def _merged(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor, cast, full, zeros, zeros_like
 from grader.kernel.machine.tensors import Memory
 from grader.kernel.machine.ttir import Place
+from grader.kernel.observers.record import place_in
 
 _ROUNDING = {"tf32": "TF32", "bf16x3": "bf16x3"}
 # Of the largest of the numbers: what is rounded to bf16 in another order of sums differs by 2**-7
@@ -52,17 +53,13 @@ class Watch:
             if race is not None:
                 text = (
                     f"programs of one launch race for {race.name}; program"
-                    f" {self._program(race.program)} {race.does} an element that program"
-                    f" {self._program(race.writer)} stores to"
+                    f" {place_in(self._grid, race.program)} {race.does} an element that program"
+                    f" {place_in(self._grid, race.writer)} stores to"
                 )
                 self.race = self._line(race.place), text
 
     def _line(self, place: Any) -> int:
         return place.line_in(self._path) or self._launch
-
-    def _program(self, number: int) -> tuple[int, int, int]:
-        x, y, _ = self._grid
-        return number % x, number // x % y, number // (x * y)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +110,9 @@ class Races:
             volatile = event.op.attributes.get("isVolatile") == "true"
             if whole and (event.kind == events.ATOMIC or volatile):
                 self._waited[event.programs] = True
-            elif event.kind == events.ATOMIC:
-                self._updated(event, self._of(event.memory))
-            elif event.value.dtype is event.memory.flat.dtype:
+            elif event.kind == events.ATOMIC or event.value.dtype is event.memory.flat.dtype:
                 seen = self._of(event.memory)
-                (self._stored if event.kind == events.STORE else self._loaded)(event, seen)
+                (self._stored if event.kind == events.STORE else self._read)(event, seen)
 
     def _of(self, memory: Memory) -> _Seen:
         if memory.number not in self._seen:
@@ -135,16 +130,12 @@ class Races:
         seen.writer[index], seen.stored[index] = programs, value
         self._look(event, "stores to", seen.writer[index], seen.stored[index], programs)
 
-    def _updated(self, event: events.Access, seen: _Seen) -> None:
-        programs = cast(event.programs, torch.int32)
-        self._look(event, "updates", seen.writer[event.index], None, programs)
-        # No number that another program stores there is the one that it found.
-        seen.reader[event.index], seen.read[event.index] = programs, math.nan
-
-    def _loaded(self, event: events.Access, seen: _Seen) -> None:
+    def _read(self, event: events.Access, seen: _Seen) -> None:
         index, programs = event.index, cast(event.programs, torch.int32)
-        self._look(event, "reads", seen.writer[index], None, programs)
-        seen.reader[index], seen.read[index] = programs, event.value
+        updates = event.kind == events.ATOMIC
+        self._look(event, "updates" if updates else "reads", seen.writer[index], None, programs)
+        # No number that another program stores there is the one that an update found.
+        seen.reader[index], seen.read[index] = programs, math.nan if updates else event.value
 
     def _look(
         self,
