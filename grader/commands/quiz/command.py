@@ -6,7 +6,7 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TextIO
 
 from rich.console import Console
@@ -36,38 +36,40 @@ def run(options: argparse.Namespace) -> int:
         UsageError: there is no standard output.
         QuizError: there is no such topic (in that level), or the questions cannot be read.
     """
-    if sys.stdout is None:
-        raise UsageError("quiz: got no standard output, expected a terminal, a pipe or a file")
     questions = chosen(options.topic, options.level)
     words = ["make quiz"]
     words += [f"TOPIC={options.topic}"] if options.topic else []
     words += [f"LEVEL={options.level}"] if options.level else []
-    try:
-        whole = _ask(questions, " ".join(words), restart=options.restart)
-    except OSError:
-        stdout.silence()
-        return scoring.EXIT_FULL_MARKS
-    return scoring.EXIT_FULL_MARKS if whole else scoring.EXIT_INTERRUPTED
+
+    def ask(terminal: Terminal) -> bool:
+        progress = QuizProgress(state_path(os.environ, STATE))
+        if options.restart:
+            progress.forget({question.id for question in questions})
+        return Quiz(questions, progress, terminal, resume=" ".join(words)).run()
+
+    return on_terminal("quiz", ask)
 
 
-def _ask(questions: Sequence[Question], resume: str, *, restart: bool) -> bool:
-    """Ask on the standard streams; return False when Ctrl-C ended it."""
-    progress = QuizProgress(state_path(os.environ, STATE))
-    if restart:
-        progress.forget({question.id for question in questions})
-    whole = Quiz(questions, progress, terminal_of(), resume=resume).run()
-    sys.stdout.flush()
-    return whole
+def on_terminal(command: str, ask: Callable[[Terminal], bool]) -> int:
+    """Have `ask` ask on the standard streams; return 0, or 130 where Ctrl-C ended it (False).
 
-
-def terminal_of() -> Terminal:
-    """Return the terminal that the standard streams are."""
+    Raises:
+        UsageError: there is no standard output.
+    """
+    if sys.stdout is None:
+        raise UsageError(
+            f"{command}: got no standard output, expected a terminal, a pipe or a file"
+        )
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     width = max(min(Console().width, 80), 40) if sys.stdout.isatty() else 80
-    read = _Lines(sys.stdin, sys.stdout).read
-    return Terminal(read, sys.stdout.write, width, stdout.wants_color())
+    lines, whole = _Lines(sys.stdin, sys.stdout), True
+    try:
+        whole = ask(Terminal(lines.read, lines.write, width, stdout.wants_color()))
+    except BrokenPipeError:
+        stdout.silence()
+    return scoring.EXIT_FULL_MARKS if whole else scoring.EXIT_INTERRUPTED
 
 
 def chosen(topic: str | None, level: str | None) -> tuple[Question, ...]:
@@ -92,12 +94,21 @@ class _Lines:
         self._stdout = stdout
         self._shown_by_terminal = stdin is not None and stdin.isatty()
 
+    def write(self, text: str) -> None:
+        try:
+            self._stdout.write(text)
+            self._stdout.flush()
+        except OSError as error:  # a full disk, a terminal that is gone
+            raise BrokenPipeError(*error.args) from None
+
     def read(self, prompt: str) -> str:
-        self._stdout.write(prompt)
-        self._stdout.flush()
-        line = self._stdin.readline() if self._stdin else ""
+        self.write(prompt)
+        try:
+            line = self._stdin.readline() if self._stdin else ""
+        except OSError:  # a terminal that is gone
+            line = ""
         if not line:
             raise EOFError
         if not self._shown_by_terminal:
-            self._stdout.write(clean(line, 60) + "\n")
+            self.write(clean(line, 60) + "\n")
         return line
