@@ -10,10 +10,10 @@ from pathlib import Path
 from grader.base.text import clean
 from grader.base.user_state import state_path
 from grader.commands.case.asking import Asked
-from grader.commands.case.cases import Case, CaseError, cases_of
+from grader.commands.case.cases import Case, cases_of
 from grader.commands.case.opened import FOLDER, SEED, open_case
 from grader.commands.hint.command import tested
-from grader.commands.options import SUBMISSION, expect_folder
+from grader.commands.options import SUBMISSION, UsageError, expect_folder
 from grader.commands.quiz.asking import AnswerState, QuizProgress, Terminal
 from grader.commands.quiz.command import on_terminal
 from grader.judge.sealed import is_sealed
@@ -36,8 +36,8 @@ def run(options: argparse.Namespace) -> int:
     """Show a case, ask, explain; return 0, or 130 for Ctrl-C.
 
     Raises:
-        UsageError: there is no standard output.
-        CaseError: there is no such case, or it cannot be opened.
+        UsageError: there is no such case, it cannot be opened, or there is no standard output.
+        ManifestError: the cases cannot be read.
     """
     cases, own = chosen(options.only, options.case), expect_folder(options.submission)
     progress = QuizProgress(state_path(os.environ, STATE))
@@ -62,18 +62,18 @@ def chosen(only: str | None, id: str | None) -> list[Case]:
     """Return the case that is asked for, or all those of these problems.
 
     Raises:
-        CaseError: there is none.
+        UsageError: there is none.
     """
     problems = problems_named(only)
     cases = [case for problem in problems for case in cases_of(problem)]
     if not cases:
-        raise CaseError(
+        raise UsageError(
             f"case: got no case of {', '.join(problems)}; the cases of a problem show its answer,"
             " and are handed out with it, in solutions/"
         )
     found = [case for case in cases if id is None or case.id == id.strip().lower()]
     if not found:
-        raise CaseError(
+        raise UsageError(
             f"--case: got {clean(id, 40)!r}, expected one of {', '.join(c.id for c in cases)}"
         )
     return found

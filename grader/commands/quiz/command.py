@@ -16,7 +16,7 @@ from grader.base.text import clean
 from grader.base.user_state import state_path
 from grader.commands.options import UsageError
 from grader.commands.quiz.asking import STATE, Quiz, QuizProgress, Terminal
-from grader.commands.quiz.questions import LEVELS, TOPICS, Question, QuizError, load_level
+from grader.commands.quiz.questions import LEVELS, TOPICS, Question, load_level
 from grader.judge import scoring
 
 HELP = "ask you the questions of the course; never scored"
@@ -33,8 +33,8 @@ def run(options: argparse.Namespace) -> int:
     """Ask on standard input and output; Ctrl-C ends with 130, q and the end of input with 0.
 
     Raises:
-        UsageError: there is no standard output.
-        QuizError: there is no such topic (in that level), or the questions cannot be read.
+        UsageError: there is no such topic (in that level), or no standard output.
+        ManifestError: the questions cannot be read.
     """
     questions = chosen(options.topic, options.level)
     words = ["make quiz"]
@@ -76,13 +76,13 @@ def chosen(topic: str | None, level: str | None) -> tuple[Question, ...]:
     """Return the questions of a level (both for None) on a topic (all for None)."""
     if topic not in (None, *TOPICS):
         known = ", ".join(TOPICS)
-        raise QuizError(f"--topic: got {topic!r}, expected one of {known}")
+        raise UsageError(f"--topic: got {topic!r}, expected one of {known}")
     levels = (level,) if level else LEVELS
     questions = [question for name in levels for question in load_level(name).questions]
     found = tuple(question for question in questions if topic in (None, question.topic))
     if not found:
         there = ", ".join(name for name in TOPICS if name in {q.topic for q in questions})
-        raise QuizError(f"--topic: got {topic!r}, expected a topic of {level}: {there}")
+        raise UsageError(f"--topic: got {topic!r}, expected a topic of {level}: {there}")
     return found
 
 

@@ -96,7 +96,6 @@ def _watch(problem: Problem, request: Request, *, reports: bool) -> None:
             else:
                 screen.say(page.keys(screen.width))
             shown = Shown(state_path(os.environ, STATE))
-            args = (problem, next_request, children, keys, screen, shown)
-            Watch(*args, reports=reports).run()
+            Watch(problem, next_request, children, keys, screen, shown, reports=reports).run()
         finally:
             children.close()
