@@ -10,15 +10,7 @@ import torch
 
 from grader.commands.quiz import pages
 from grader.commands.quiz.answers import Unreadable, is_right, letter
-from grader.commands.quiz.questions import (
-    FOLDER,
-    LEVELS,
-    TOPICS,
-    Choice,
-    Number,
-    Open,
-    load_level,
-)
+from grader.commands.quiz.questions import FOLDER, LEVELS, TOPICS, Choice, Number, Open, load_level
 from grader.spec.problem import PROBLEMS, ROOT, ManifestError
 
 LEVEL0, HARD = (load_level(name).questions for name in LEVELS)

@@ -139,8 +139,6 @@ def summed_up(
 
 
 HELP = "measure the model answers here and write this GPU's speed targets"
-
-
 OPTIONS = {
     **SOLUTIONS,
     "--runs N=5": "how often to measure (default: 5)",

@@ -35,8 +35,6 @@ from grader.spec.grade_record import GradeRecord
 from grader.spec.problem import GIVEN, load_problem, problem_ids, problems_named
 
 HELP = "grade one submission and print the score report"
-
-
 OPTIONS = {
     **SUBMISSION,
     "--only p04,p05": "grade these problems only (default: all)",

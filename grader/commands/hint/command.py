@@ -21,8 +21,6 @@ from grader.spec.environment import probe
 from grader.spec.grade_record import ProblemResult
 
 HELP = "give the next hint of the first unsolved step"
-
-
 OPTIONS = {
     "--only p04": "the problem (default: where you are)",
     "--restart": "begin with its first hint again",

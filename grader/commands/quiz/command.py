@@ -20,8 +20,6 @@ from grader.commands.quiz.questions import LEVELS, TOPICS, Question, load_level
 from grader.judge import scoring
 
 HELP = "ask you the questions of the course; never scored"
-
-
 OPTIONS = {
     "--topic TOPIC": "ask about this topic only, such as softmax",
     f"--level {{{','.join(LEVELS)}}}": "ask this level only (default: both)",

@@ -49,6 +49,11 @@ class _Question(Table):
     explanation: Prose
     python: str = ""
 
+    @property
+    def heading(self) -> str:
+        """Its heading on a page."""
+        return f"{self.id} {self.title}"
+
 
 class Number(_Question):
     """Asks for a number in `unit`, right within a `relative` or an `absolute` tolerance."""

@@ -140,8 +140,6 @@ def recorded(environment: Environment, problem_id: str, shape: str) -> Recorded 
 
 
 HELP = "time your answer beside naive PyTorch and SDPA"
-
-
 OPTIONS = {"--only p04": "the problem", **SUBMISSION}
 
 

@@ -38,8 +38,7 @@ def _rows(released: Released, width: int) -> Iterator[str]:
     points = f"{required} points" + (f" and {bonus} bonus" if bonus else "")
     head = f"{clean(released.folder, 200)}: version {after.version}, {', '.join(after.problems)}"
     yield from wrap(f"{head}, {points}", width)
-    if released.later:
-        yield from _row("later", [", ".join(released.later)], width)
+    yield from _row("later", [", ".join(released.later)] if released.later else [], width)
     if before is None:
         yield from _row("written", [plural(len(plan.of(Action.ADDED)), "file")], width)
     else:
@@ -61,15 +60,12 @@ def _changes(released: Released, width: int) -> Iterator[str]:
     beside = [path for path in plan.of(Action.ADDED, Action.UPDATED) if path.endswith(BESIDE)]
     changed = [path for path in plan.of(Action.ADDED, Action.UPDATED) if path not in beside]
     for group in ("handouts", "stubs", "tests", "given", "judge", "answers", "set-up"):
-        paths = [path for path in changed if _group(path) == group]
-        if paths:
-            yield from _row(group, paths, width)
+        yield from _row(group, [path for path in changed if _group(path) == group], width)
     if beside:
         text = "the stub has changed; the file itself is untouched"
         yield from _row("beside", [f"{', '.join(map(clean, beside))}: {text}"], width)
     removed, kept = plan.of(Action.REMOVED), plan.of(Action.KEPT)
-    if removed:
-        yield from _row("removed", removed, width)
+    yield from _row("removed", removed, width)
     if kept:
         yield from _row("kept", [*kept, "changed here since"], width)
     if plan.outdated:
@@ -97,16 +93,15 @@ def _group(path: str) -> str:
 
 
 def _row(label: str, items: Iterable[str], width: int) -> list[str]:
-    """Return a label and the first of these items, wrapped."""
+    """Return a label and the first of these items, wrapped; nothing where there is none."""
     items = [clean(item, 400) for item in items]
     shown_items = items if len(items) <= _MOST else [*items[:_MOST], f"{len(items) - _MOST} more"]
     first = f"  {label}"
-    return wrap(", ".join(shown_items), width, f"{first:<{len(_INDENT)}}", _INDENT)
+    text = ", ".join(shown_items)
+    return wrap(text, width, f"{first:<{len(_INDENT)}}", _INDENT) if items else []
 
 
 HELP = "make the students' repository, or update it"
-
-
 OPTIONS = {
     "DIR": "the students' repository",
     "--problems p01,p02": "hand out these, beside those that DIR has (default: those that it has,"

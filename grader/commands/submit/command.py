@@ -122,8 +122,6 @@ def is_own(path: Path) -> bool:
 
 
 HELP = "pack your answers into the archive to upload"
-
-
 OPTIONS = {
     **SUBMISSION,
     "--output FILE=submission.zip": "the archive to write (default: submission.zip)",

@@ -143,8 +143,6 @@ def _style_of(line: str) -> str:
 
 
 HELP = "show one program of a kernel, tile by tile"
-
-
 OPTIONS = {
     "--only p06": "the problem, p01 or one of p03 to p07",
     "--case CHECK[:N]": "a check, and which of its cases, from 1 (default: the first that is"

@@ -51,11 +51,7 @@ def run(
 
 
 def _find(
-    problem: Problem,
-    session: Session,
-    wanted: Wanted,
-    seed: str,
-    on_case: Callable[[str], None],
+    problem: Problem, session: Session, wanted: Wanted, seed: str, on_case: Callable[[str], None]
 ) -> Called:
     """Call the case that is wanted; by default one after the other until one is wrong."""
     first: Called | None = None

@@ -36,8 +36,6 @@ from grader.spec.environment import probe
 from grader.spec.problem import Problem, load_problem
 
 HELP = "grade one problem again at each save"
-
-
 OPTIONS = {
     "--only p04": "the problem (default: the first that has a step to write)",
     **DEVICE,
