@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from grader.commands.case import command
-from grader.commands.case.cases import Case, CaseError, cases_of
+from grader.commands.case.cases import Case, cases_of
 from grader.commands.case.opened import FOLDER, SEED, Seal, open_case
 from grader.judge.sealed import SEAL, unnamed
 from grader.spec.causes import entries
@@ -27,7 +27,7 @@ from grader.spec.grade_record import (
     ProblemResult,
     Verdict,
 )
-from grader.spec.problem import ROOT, load_problem, problem_ids
+from grader.spec.problem import ROOT, ManifestError, load_problem, problem_ids
 from tests import forked
 from tests.harness import judge, model_answer
 from tests.shares import drawn
@@ -261,7 +261,7 @@ def test_without_answers_there_are_no_cases(case, monkeypatch, tmp_path):
 def test_an_edit_that_no_longer_fits_is_said(monkeypatch):
     monkeypatch.setattr(Case, "answer", lambda self: "nothing")
     with pytest.raises(
-        CaseError, match=r"p01-1: got 0 times .* copy solutions/p01 from the release"
+        ManifestError, match=r"p01-1: got 0 times .* copy solutions/p01 from the release"
     ):
         CASES["p01-1"].text()
 

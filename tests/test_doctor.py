@@ -76,7 +76,8 @@ class Fake(Machine):
     def installed(self, package):
         return self.versions.get(package)
 
-    def imports(self):
+    @property
+    def found(self):
         return self.said
 
     def loop_ms(self, repeats):
@@ -233,12 +234,13 @@ def test_lines_fit_80_columns_and_nothing_in_them_moves_the_cursor():
 
 def test_imports_that_end_the_process_are_told(tmp_path):
     (tmp_path / "torch.py").write_text("import os\nos.abort()\n")
-    broken = Machine(ROOT, environment=dict(os.environ) | {"PYTHONPATH": str(tmp_path)})
-    line = checks.torch(broken)
+    variables = dict(os.environ) | {"PYTHONPATH": str(tmp_path)}
+    line = checks.torch(Machine(ROOT, environment=variables))
     assert line[0] == ERROR and "died with signal 6" in line[1]
     (tmp_path / "torch.py").write_text("raise ImportError('no libcudart')\n")
     (tmp_path / "triton.py").write_text("")
-    assert broken.imports()["torch_error"] == "ImportError: no libcudart"
+    broken = Machine(ROOT, environment=variables)
+    assert broken.found["torch_error"] == "ImportError: no libcudart"
 
 
 def test_it_runs_where_no_package_is_installed():

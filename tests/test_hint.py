@@ -29,15 +29,8 @@ def stub(problem_id):
 
 def result(problem_id, *checks):
     verdict = Verdict.FAIL if checks else Verdict.PASS
-    return ProblemResult(
-        id=problem_id,
-        title="t",
-        bonus=False,
-        verdict=verdict,
-        points={},
-        components={},
-        checks=checks,
-    )
+    told = {"title": "t", "bonus": False, "points": {}, "components": {}}
+    return ProblemResult(id=problem_id, verdict=verdict, checks=checks, **told)
 
 
 def failed(step, headline="out is wrong", cause=None):
@@ -220,10 +213,8 @@ def test_a_hint_says_what_the_test_says_and_no_more_than_a_terminal_bears(folder
 @pytest.mark.parametrize(
     "damaged",
     [
-        *("", "[]", "{}", "[" * 99999, '{"schema_version": 1}'),
         '{"schema_version": 1, "shown": {"p01": {"1": -1}}}',
         '{"schema_version": 1, "shown": {"p01": [1]}}',
-        '{"schema_version": 2, "shown": {}}',
     ],
 )
 def test_a_damaged_state_is_set_aside_and_told(tmp_path, folder, damaged):

@@ -343,14 +343,6 @@ def test_an_archive_that_is_none_is_said(tmp_path, lay_out):
     assert told.startswith("nothing was graded: answers.zip")
 
 
-def test_two_files_for_one_problem_are_said(tmp_path, lay_out):
-    for folder in ("old", "new"):
-        (tmp_path / "in" / folder / "p04").mkdir(parents=True)
-        (tmp_path / "in" / folder / "p04" / "causal_attention.py").write_text(folder)
-    code, found, _, told = lay_out()
-    assert code == 1 and not found and told.startswith("nothing was graded: in")
-
-
 def test_links_and_pipes_are_not_followed(tmp_path, lay_out):
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "in" / "causal_attention.py").symlink_to(tmp_path / "secret")

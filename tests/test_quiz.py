@@ -10,18 +10,8 @@ import torch
 
 from grader.commands.quiz import pages
 from grader.commands.quiz.answers import Unreadable, is_right, letter
-from grader.commands.quiz.questions import (
-    FOLDER,
-    LEVELS,
-    TOPICS,
-    Choice,
-    Number,
-    Open,
-    QuizError,
-    load_level,
-    read_level,
-)
-from grader.spec.problem import PROBLEMS, ROOT
+from grader.commands.quiz.questions import FOLDER, LEVELS, TOPICS, Choice, Number, Open, load_level
+from grader.spec.problem import PROBLEMS, ROOT, ManifestError
 
 LEVEL0, HARD = (load_level(name).questions for name in LEVELS)
 QUESTIONS = {question.id: question for question in (*LEVEL0, *HARD)}
@@ -140,20 +130,20 @@ BROKEN = {
 def write_level(path, *tables, head='title = "T"\nintro = "I"\n'):
     rows = ("\n".join(f"{key} = {json.dumps(value)}" for key, value in t.items()) for t in tables)
     path.write_text(head + "".join(f"[[questions]]\n{row}\n" for row in rows))
-    return path
+    return path.with_suffix("")
 
 
 def test_a_level_that_is_right_is_read(tmp_path):
     other = CHOICE | {"id": "Q2"}
-    level = read_level(write_level(tmp_path / "level.toml", NUMBER, other))
+    level = load_level(write_level(tmp_path / "level.toml", NUMBER, other))
     assert [type(q) for q in level.questions] == [Number, Choice]
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_wrong_question_is_named_with_got_and_expected(tmp_path, name):
     table, message = BROKEN[name]
-    with pytest.raises(QuizError) as refused:
-        read_level(write_level(tmp_path / "level.toml", table))
+    with pytest.raises(ManifestError) as refused:
+        load_level(write_level(tmp_path / "level.toml", table))
     assert message in str(refused.value)
     assert str(refused.value).startswith(f"{tmp_path / 'level.toml'}: ")
 
@@ -167,12 +157,12 @@ def test_a_file_that_is_no_level_is_named(tmp_path):
         'intro = "I"\nquestions = []': "title: got nothing, expected a value",
     }.items():
         path.write_text(text)
-        with pytest.raises(QuizError, match=re.escape(message)):
-            read_level(path)
-    with pytest.raises(QuizError, match="Q1: got two questions of this id"):
-        read_level(write_level(path, NUMBER, CHOICE))
-    with pytest.raises(QuizError, match="No such file"):
-        read_level(tmp_path / "none.toml")
+        with pytest.raises(ManifestError, match=re.escape(message)):
+            load_level(path.with_suffix(""))
+    with pytest.raises(ManifestError, match="Q1: got two questions of this id"):
+        load_level(write_level(path, NUMBER, CHOICE))
+    with pytest.raises(ManifestError, match="No such file"):
+        load_level(tmp_path / "none")
 
 
 # -- pages ------------------------------------------------------------------------------------

@@ -102,19 +102,12 @@ def test_an_open_answer_may_be_skipped_after_it_was_seen(path):
     assert asked.outcomes[2] is AnswerState.SKIPPED
 
 
-@pytest.mark.parametrize("end", ["q", "Q", "quit", EOFError()])
-def test_q_and_the_end_of_input_keep_what_was_done(path, end):
+@pytest.mark.parametrize("end", ["q", "Q", "quit", EOFError(), KeyboardInterrupt()])
+def test_what_was_done_is_kept_however_it_ends(path, end):
     asked = Asked(path, "5", end)
-    assert asked.whole
+    assert asked.whole is not isinstance(end, KeyboardInterrupt)
     assert asked.outcomes == [AnswerState.RIGHT, None, None] == Asked(path).outcomes
     assert asked.text.endswith("In all: 1 of 3 questions done, 1 right.\nGo on: make quiz\n")
-
-
-def test_ctrl_c_keeps_what_was_done_and_says_so(path):
-    asked = Asked(path, "5", KeyboardInterrupt())
-    assert not asked.whole
-    assert Asked(path).outcomes == [AnswerState.RIGHT, None, None]
-    assert asked.text.endswith("Go on: make quiz\n")
 
 
 def test_quitting_while_assessing_oneself_leaves_the_question_open(path):
@@ -140,11 +133,8 @@ def test_a_state_with_unknown_ids_is_used(path):
     path.write_text('{"schema_version": 1, "outcomes": {"Q99": "right", "Q1": "right"}}')
     asked = Asked(path, "a")
     assert "3 questions, 1 of them done before" in asked.text and not asked.progress.notices
-    assert json.loads(path.read_text())["outcomes"] == {
-        "Q99": "right",
-        "Q1": "right",
-        "Q6": "right",
-    }
+    kept = dict.fromkeys(("Q99", "Q1", "Q6"), "right")
+    assert json.loads(path.read_text())["outcomes"] == kept
 
 
 DAMAGED = [
@@ -177,28 +167,22 @@ def test_a_state_that_cannot_be_written_is_told_once(path, monkeypatch):
     assert not list(path.parent.iterdir())
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_state_directory_does_not_end_the_quiz(path):
-    path.parent.mkdir()
-    path.parent.chmod(0o500)
-    asked = Asked(path, "5", "a")
-    assert asked.outcomes[:2] == [AnswerState.RIGHT] * 2
-    assert "cannot write" in asked.text and "Go on" not in asked.text
+IN_THE_WAY = {
+    "a folder that is a file": lambda path: path.parent.write_text("in the way"),
+    "a file that is a folder": lambda path: path.mkdir(parents=True),
+    "a read-only folder": lambda path: path.parent.mkdir(0o500),
+}
 
 
-def test_a_state_directory_that_is_a_file_does_not_end_the_quiz(path):
-    path.parent.write_text("in the way")
+@pytest.mark.parametrize("what", IN_THE_WAY)
+def test_a_state_that_cannot_be_kept_does_not_end_the_quiz(path, what):
+    if what == "a read-only folder" and os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    IN_THE_WAY[what](path)
     asked = Asked(path, "5", "a")
     assert asked.outcomes[:2] == [AnswerState.RIGHT] * 2
-    assert "what you answer is not kept" in " ".join(asked.text.split())
+    assert " ".join(asked.text.split()).count("; what you answer is not kept") == 1
     assert "Go on" not in asked.text
-
-
-def test_a_state_that_is_a_folder_does_not_end_the_quiz(path):
-    path.mkdir(parents=True)
-    asked = Asked(path, "5")
-    assert asked.outcomes[0] is AnswerState.RIGHT
-    assert " ".join(asked.text.split()).count("Is a directory; what you answer is not kept") == 1
 
 
 def test_the_state_is_never_half_written(path, monkeypatch):
@@ -278,10 +262,7 @@ def test_the_command_asks_and_goes_on_later(run, tmp_path):
     assert out.endswith("Go on: make quiz LEVEL=level0\n")
     code, out, _ = run(lines="c\n")
     assert code == 0 and "64 questions, 2 of them done before" in out and "right: c)" in out
-    assert (
-        len(json.loads((tmp_path / "flash-attention-problems/quiz.json").read_text())["outcomes"])
-        == 3
-    )
+    assert len(json.loads((tmp_path / XDG_FILE).read_text())["outcomes"]) == 3
 
 
 def test_restart_forgets_the_questions_that_are_asked_and_no_other(run):
@@ -306,15 +287,19 @@ def test_an_unknown_topic_is_a_usage_error_with_the_topics(run, topic):
     assert f"--topic (TOPIC= of make): got {topic!r}, expected one of {', '.join(TOPICS)}" in err
 
 
-def test_a_topic_that_a_level_has_not_is_a_usage_error(run):
-    code, out, err = run("--topic", "heads", "--level", "level0")
-    assert (code, out) == (2, "")
-    assert "got 'heads', expected a topic of level0: vectors, softmax, masks, systems\n" in err
-
-
-def test_an_unknown_level_is_a_usage_error(run):
-    code, _, err = run("--level", "medium")
-    assert code == 2 and "invalid choice: 'medium'" in err
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--topic", "heads", "--level", "level0"],
+            "got 'heads', expected a topic of level0: vectors, softmax, masks, systems\n",
+        ),
+        (["--level", "medium"], "invalid choice: 'medium'"),
+    ],
+)
+def test_what_a_level_has_not_is_a_usage_error(run, options, said):
+    code, out, err = run(*options)
+    assert (code, out) == (2, "") and said in err
 
 
 def test_questions_that_cannot_be_read_are_a_usage_error(run, monkeypatch, tmp_path):

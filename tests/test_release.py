@@ -13,11 +13,11 @@ import pytest
 
 from grader.commands.cli import parser_of
 from grader.commands.release import contents, ledger, pages
-from grader.commands.release.contents import ReleaseError, build
+from grader.commands.release.contents import build
 from grader.source.steps import step_regions
 from grader.source.submission import examine
 from grader.spec.grade_record import GradeRecord, Verdict
-from grader.spec.problem import ROOT, load_problem, problem_ids
+from grader.spec.problem import ROOT, ManifestError, load_problem, problem_ids
 from tests import releases
 from tests.harness import model_answer
 from tests.releases import STUB, tree
@@ -113,15 +113,17 @@ def test_a_solved_stub_in_the_checkout_is_not_handed_out(tmp_path):
     assert contents.list_files(copy) == contents.list_files(ROOT)
     assert build(copy, ALL, (), ALL) == build(ROOT, ALL, (), ALL)
     (copy / "grader" / "cache.py").write_text(model_answer("p04"))
-    with pytest.raises(ReleaseError, match=r"grader/cache\.py: got a step of p04's answer"):
+    with pytest.raises(ManifestError, match=r"grader/cache\.py: got a step of p04's answer"):
         build(copy, ALL, (), ALL)
     (copy / STUB).write_text(model_answer("p02"))
-    with pytest.raises(ReleaseError, match="got step 1 filled in, expected the stub: git checkout"):
+    with pytest.raises(
+        ManifestError, match="got step 1 filled in, expected the stub: git checkout"
+    ):
         build(copy, ALL, (), ALL)
     (copy / "docs" / "grading.md").unlink()
     (copy / "LICENSE").write_text("x")
     (copy / STUB).unlink()
-    with pytest.raises(ReleaseError, match="of this checkout cannot be read"):
+    with pytest.raises(ManifestError, match="of this checkout cannot be read"):
         build(copy, ALL, (), ALL)
 
 
@@ -206,7 +208,7 @@ def test_marks_of_the_course_are_gone(whole):
     ["<!-- course -->\nfor you\n", "a <!-- end of course -->", "<!-- students:\nfor them\n"],
 )
 def test_a_mark_without_its_counterpart_is_no_page(text):
-    with pytest.raises(pages.PageError, match=r"page\.md: got <!-- "):
+    with pytest.raises(ManifestError, match=r"page\.md: got <!-- "):
         pages.for_students(text, "page.md")
 
 

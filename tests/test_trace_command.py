@@ -143,12 +143,9 @@ def test_by_default_the_program_with_the_worst_wrong_element_is_followed():
     )
 
 
-def test_a_program_that_is_not_there_is_told():
+def test_a_program_that_is_not_there_and_queries_that_none_loads_are_told():
     record = trace("p03", model_answer("p03"), "plain:1", program="999,0,0")
     assert record.program is None and "is it in the grid" in record.conclusion
-
-
-def test_queries_that_no_program_loads_are_told():
     wrong = model_answer("p03").replace("batch_head % num_q_heads", "batch_head % num_q_heads * 0")
     record = trace("p03", wrong, "batch_heads:3")
     assert record.program is None and record.result == "wrong"

@@ -234,16 +234,10 @@ def check(id, verdict, headline="out is wrong"):
 
 def result(earned, *checks, message=None):
     verdict = Verdict.PASS if all(c.verdict is Verdict.PASS for c in checks) else Verdict.FAIL
-    return ProblemResult(
-        id="p02",
-        title="t",
-        bonus=False,
-        verdict=Verdict.ERROR if message else verdict,
-        points=Points(earned=earned, available=13, possible=20),
-        components={},
-        checks=checks,
-        message=message,
-    )
+    points = Points(earned=earned, available=13, possible=20)
+    told = {"id": "p02", "title": "t", "bonus": False, "points": points, "components": {}}
+    verdict = Verdict.ERROR if message else verdict
+    return ProblemResult(verdict=verdict, checks=checks, message=message, **told)
 
 
 P, F = Verdict.PASS, Verdict.FAIL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from rich import progress
@@ -23,24 +24,19 @@ class Progress(Live):
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console, clock=clock)
         self._tasks: dict[str, progress.TaskID] = {}
-        self._totals: dict[str, int] = {}
-        self._passed: dict[str, int] = {}
+        self._totals: Counter[str] = Counter()
+        self._passed: Counter[str] = Counter()
         self._started: dict[str, float] = {}
 
     def start(self, totals: Mapping[str, int]) -> None:
         """Begin with the number of cases of each problem, in the order of the run."""
-        self._totals = dict(totals)
-        self._passed = dict.fromkeys(totals, 0)
-        bars = (
-            None
-            if self._bars
-            else self.show(
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(bar_width=BAR_WIDTH),
-                progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[phase]}", style="dim", markup=False),
-                progress.TimeElapsedColumn(),
-            )
+        self._totals = Counter(totals)
+        bars = self.show(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=BAR_WIDTH),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[phase]}", style="dim", markup=False),
+            progress.TimeElapsedColumn(),
         )
         for problem_id, count in totals.items() if bars else ():
             self._tasks[problem_id] = bars.add_task(
@@ -50,7 +46,7 @@ class Progress(Live):
     def case_done(self, problem_id: str, check_id: str, verdict: Verdict) -> None:
         """Count one finished case."""
         self._begin(problem_id)
-        self._passed[problem_id] = self._passed.get(problem_id, 0) + (verdict is Verdict.PASS)
+        self._passed[problem_id] += verdict is Verdict.PASS
         if self._bars:
             phase = clean(check_id, PHASE_LIMIT)
             self._bars.update(self._tasks[problem_id], advance=1, phase=phase)
@@ -70,20 +66,17 @@ class Progress(Live):
         """
         self._begin(problem_id)
         earned = f"{shown_points(points.earned)}/{shown_points(points.available)} points"
-        state = f"correct, {more}" if more else f"{verdict}  {earned}"
         if self._bars:
             task = self._tasks[problem_id]
+            state = f"correct, {more}" if more else f"{verdict}  {earned}"
             self._bars.update(task, phase=state)
             if not more:
                 self._bars.stop_task(task)
-            return
-        if more:
-            return
-        seconds = self._clock() - self._started[problem_id]
-        total = self._totals.get(problem_id, 0)
-        cases = f"{self._passed.get(problem_id, 0)}/{total} cases"
-        words = [clean(problem_id, PHASE_LIMIT), str(verdict), cases, earned, f"{seconds:.1f} s"]
-        self.line("  ".join(words))
+        elif not more:
+            seconds = self._clock() - self._started[problem_id]
+            cases = f"{self._passed[problem_id]}/{self._totals[problem_id]} cases"
+            id = clean(problem_id, PHASE_LIMIT)
+            self.line(f"{id}  {verdict}  {cases}  {earned}  {seconds:.1f} s")
 
     def _begin(self, problem_id: str) -> None:
         if problem_id not in self._started:

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -20,13 +20,8 @@ from grader.isolate.processes import Children
 from grader.judge import scoring
 from grader.report.message import ID_LIMIT
 from grader.source.submission import read_source
-from grader.spec.environment import EnvironmentFault, probe
-from grader.spec.findings import (
-    Evidence,
-    Measured,
-    Phase,
-    SourceFile,
-)
+from grader.spec.environment import probe
+from grader.spec.findings import Evidence, Measured, Phase, SourceFile
 from grader.spec.grade_record import Environment, SpeedFigures, Verdict
 from grader.spec.problem import load_problem, problem_ids
 from grader.timing.calibration import (
@@ -82,10 +77,8 @@ def read_answers(submission: Path, device: str) -> tuple[SourceFile, ...]:
     for problem in (p for p in map(load_problem, problem_ids()) if p.benchmarks_on(device)):
         source = read_source(problem, submission)
         if source.verdict is not None:
-            told = source.message.headline if source.message else str(source.verdict)
-            raise CalibrationError(
-                f"--submission: {problem.id}/{problem.file}: got {told}; expected the model answer"
-            )
+            told = f"{problem.file}: got {source.message.headline}; expected the model answer"
+            raise CalibrationError(f"--submission: {problem.id}/{told}")
         files.append(SourceFile.of(problem.id, source.data))
     if not files:
         raise CalibrationError(f"--device: no problem has a shape that is timed on {device!r}")
@@ -110,27 +103,18 @@ def repeat(
                 def on_phase(phase: Phase, head: str = head) -> None:
                     status.update(f"{head}{phase.problem}: {clean(phase.text, 60)}")
 
-                done.append(_measured(children, files, environment, on_phase))
+                start, module = time.monotonic(), "grader.judge.measure"
+                events, lost = measured(children, module, files, environment, on_phase)
+                found = {e.problem: e.speed for e in events if isinstance(e, Measured)}
+                missing = Evidence(verdict=Verdict.INTERNAL, reason=lost)
+                speed = {file.problem: found.get(file.problem, missing) for file in files}
+                done.append(TimedRun(speed, time.monotonic() - start))
                 console.print(head + done[-1].words, markup=False, highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
         children.stop()
     finally:
         children.close()
     return summed_up([file.problem for file in files], environment.device, done, runs)
-
-
-def _measured(
-    children: Children,
-    files: Sequence[SourceFile],
-    environment: Environment,
-    on_phase: Callable[[Phase], None],
-) -> TimedRun:
-    start = time.monotonic()
-    events, reason = measured(children, "grader.judge.measure", files, environment, on_phase)
-    lost = Evidence(verdict=Verdict.INTERNAL, reason=reason)
-    found = {file.problem: lost for file in files}
-    found |= {event.problem: event.speed for event in events if isinstance(event, Measured)}
-    return TimedRun(found, time.monotonic() - start)
 
 
 def summed_up(
@@ -140,10 +124,8 @@ def summed_up(
     problems, missing = {}, {}
     for id in ids:
         found = [run.speed[id] for run in runs]
-        figures = [
-            e.figures for e in found if not e.verdict and isinstance(e.figures, SpeedFigures)
-        ]
-        figures = [f for f in figures if f.speedup and f.naive_ms]
+        figures = [e.figures for e in found if not e.verdict]
+        figures = [f for f in figures if isinstance(f, SpeedFigures) and f.speedup and f.naive_ms]
         if len(figures) >= LEAST_RUNS:
             try:
                 problems[id] = calibrated(load_problem(id), device, figures)
@@ -157,8 +139,6 @@ def summed_up(
 
 
 HELP = "measure the model answers here and write this GPU's speed targets"
-
-
 OPTIONS = {
     **SOLUTIONS,
     "--runs N=5": "how often to measure (default: 5)",
@@ -188,16 +168,15 @@ def run(options: argparse.Namespace) -> int:
     outcome = repeat(files, environment, runs, Console(stderr=True))
     interrupted = len(outcome.runs) < outcome.wanted
     calibration: Calibration | None = None
-    if outcome.problems and not interrupted:
-        calibration = of_environment(environment, str(folder), runs, outcome.problems)
-        try:
+    try:
+        if outcome.problems and not interrupted:
+            made = of_environment(environment, str(folder), runs, outcome.problems)
             with writing(output, "--output"):
-                write(output, calibration)
-        except EnvironmentFault:
-            stdout.show(render, outcome, None)
-            raise
-    written = os.path.relpath(output) if calibration else None
-    stdout.show(render, outcome, calibration, written_to=written)
+                write(output, made)
+            calibration = made
+    finally:
+        written = os.path.relpath(output) if calibration else None
+        stdout.show(render, outcome, calibration, written_to=written)
     if interrupted:
         return scoring.EXIT_INTERRUPTED
     if not outcome.problems:

@@ -101,7 +101,7 @@ class Asked:
         """Read lines until one is right; False where the answer was asked for."""
         source, terminal = self.case.text().splitlines(), self.terminal
         wrong, feeding = self.case.wrong_lines(), self.case.feeding_lines()
-        while (typed := self._read(LINE)) != "?":
+        while (typed := terminal.ask(LINE).lower()) != "?":
             match = re.fullmatch(r"(?:line )?(\d{1,5})", typed)
             number = int(match[1]) if match else 0
             if not 1 <= number <= len(source):
@@ -121,7 +121,7 @@ class Asked:
         for letter, cause in options.items():
             terminal.text(_title(cause), f"{INDENT}{letter}) ", INDENT + "   ")
         terminal.line()
-        while (typed := self._read(LETTER)) != "?":
+        while (typed := terminal.ask(LETTER).lower()) != "?":
             letter = typed.strip("().")
             if letter not in options:
                 expected = ", ".join(options)
@@ -132,12 +132,6 @@ class Asked:
                 terminal.line(f"wrong: got {letter}", "wrong")
                 return AnswerState.WRONG
         return AnswerState.SKIPPED
-
-    def _read(self, prompt: str) -> str:
-        typed = self.terminal.read(prompt).strip().lower()
-        if typed in ("q", "quit"):
-            raise EOFError
-        return typed
 
 
 def _title(cause: str) -> str:

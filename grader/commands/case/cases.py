@@ -31,10 +31,6 @@ FILE = "cases.toml"
 _Prose = Annotated[str, Field(pattern=r"\S")]
 
 
-class CaseError(ManifestError):
-    """A case that cannot be opened; the message says what was got, expected, and what to do."""
-
-
 class Case(Table):
     """One finished kernel with one bug; see the head of this file."""
 
@@ -72,12 +68,12 @@ class Case(Table):
         """Return the file of the case.
 
         Raises:
-            CaseError: an edit does not fit the answer.
+            ManifestError: an edit does not fit the answer.
         """
         text = self.answer()
         for old, new in self.edits:
             if text.count(old) != 1:
-                raise CaseError(
+                raise ManifestError(
                     f"{self.id}: got {text.count(old)} times {old!r} in the answer, expected it"
                     f" once: copy solutions/{self.problem.id} from the release again"
                 )
@@ -115,7 +111,7 @@ def cases_of(problem_id: str) -> list[Case]:
     """Return the cases of a problem, none where its answer is not handed out.
 
     Raises:
-        CaseError: they cannot be read.
+        ManifestError: they cannot be read.
     """
     path = ROOT / "solutions" / problem_id / FILE
     try:
@@ -125,4 +121,4 @@ def cases_of(problem_id: str) -> list[Case]:
         return []
     except (OSError, ValueError, TypeError) as error:
         why = explained(error) if isinstance(error, ValidationError) else error
-        raise CaseError(f"{path}: {why}; copy the file from the release again") from None
+        raise ManifestError(f"{path}: {why}; copy the file from the release again") from None

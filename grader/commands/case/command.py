@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from grader.base import stdout
 from grader.base.text import clean
 from grader.base.user_state import state_path
 from grader.commands.case.asking import Asked
-from grader.commands.case.cases import Case, CaseError, cases_of
+from grader.commands.case.cases import Case, cases_of
 from grader.commands.case.opened import FOLDER, SEED, open_case
 from grader.commands.hint.command import tested
 from grader.commands.options import SUBMISSION, UsageError, expect_folder
 from grader.commands.quiz.asking import AnswerState, QuizProgress, Terminal
-from grader.commands.quiz.command import terminal_of
-from grader.judge import scoring
+from grader.commands.quiz.command import on_terminal
 from grader.judge.sealed import is_sealed
 from grader.source.submission import read_source
 from grader.spec.problem import load_problem, problems_named
@@ -39,47 +36,44 @@ def run(options: argparse.Namespace) -> int:
     """Show a case, ask, explain; return 0, or 130 for Ctrl-C.
 
     Raises:
-        UsageError: there is no standard output.
-        CaseError: there is no such case, or it cannot be opened.
+        UsageError: there is no such case, it cannot be opened, or there is no standard output.
+        ManifestError: the cases cannot be read.
     """
-    if sys.stdout is None:
-        raise UsageError("case: got no standard output, expected a terminal, a pipe or a file")
     cases, own = chosen(options.only, options.case), expect_folder(options.submission)
     progress = QuizProgress(state_path(os.environ, STATE))
     if options.restart:
         progress.forget({case.id for case in cases})
     words = f"make case P={options.only}" if options.only else "make case"
-    terminal, code = terminal_of(), scoring.EXIT_FULL_MARKS
-    try:
+
+    def ask(terminal: Terminal) -> bool:
         try:
             terminal.line(f"{_one(cases, own, progress, terminal)}: {words}")
         except EOFError:
             terminal.line(f"\nStopped. Go on: {words}")
         except KeyboardInterrupt:
             terminal.line(f"\nInterrupted. Go on: {words}")
-            code = scoring.EXIT_INTERRUPTED
-        sys.stdout.flush()
-    except BrokenPipeError:
-        stdout.silence()
-    return code
+            return False
+        return True
+
+    return on_terminal("case", ask)
 
 
 def chosen(only: str | None, id: str | None) -> list[Case]:
     """Return the case that is asked for, or all those of these problems.
 
     Raises:
-        CaseError: there is none.
+        UsageError: there is none.
     """
     problems = problems_named(only)
     cases = [case for problem in problems for case in cases_of(problem)]
     if not cases:
-        raise CaseError(
+        raise UsageError(
             f"case: got no case of {', '.join(problems)}; the cases of a problem show its answer,"
             " and are handed out with it, in solutions/"
         )
     found = [case for case in cases if id is None or case.id == id.strip().lower()]
     if not found:
-        raise CaseError(
+        raise UsageError(
             f"--case: got {clean(id, 40)!r}, expected one of {', '.join(c.id for c in cases)}"
         )
     return found
@@ -87,8 +81,7 @@ def chosen(only: str | None, id: str | None) -> list[Case]:
 
 def _one(cases: Sequence[Case], own: Path, progress: QuizProgress, terminal: Terminal) -> str:
     """Ask the next case; return what is said at the end, before the command that goes on."""
-    for notice in progress.notices:
-        terminal.text(clean(notice, 1000), "note: ", "      ")
+    terminal.notes(progress.notices)
     left = [c for c in cases if progress.outcomes.get(c.id) is not AnswerState.RIGHT]
     if not left and len(cases) > 1:
         return f"All {len(cases)} are solved. Again: RESTART=1 with"

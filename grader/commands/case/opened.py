@@ -9,7 +9,8 @@ from pathlib import Path
 from grader import __version__
 from grader.base.atomic_write import write_whole
 from grader.base.user_state import State
-from grader.commands.case.cases import Case, CaseError
+from grader.commands.case.cases import Case
+from grader.commands.options import UsageError
 from grader.judge.sealed import SEAL, is_sealed
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import ProblemResult
@@ -31,7 +32,7 @@ def open_case(case: Case, test: Callable[[Path], ProblemResult]) -> ProblemResul
     """Write the kernel into its folder, once, and return what `test` says of that folder.
 
     Raises:
-        CaseError: the folder has something else, or a case that an older version made.
+        UsageError: the folder has something else, or a case that an older version made.
         EnvironmentFault: it cannot be written.
     """
     folder, text = FOLDER / case.id, case.text()
@@ -65,6 +66,6 @@ def _seal_of(folder: Path, new: Seal) -> Seal:
         if seal.model_copy(update={"result": None}) == new:
             return seal
         what = f"a case of version {seal.version}, whose bug may be another one in {__version__}"
-    raise CaseError(
+    raise UsageError(
         f"{folder}: got {what}; move it away or remove it, then run make case CASE={new.case}"
     )

@@ -62,11 +62,8 @@ def packages(m: Machine) -> tuple[str, ...]:
     pins = re.findall(
         r"^([\w.-]+)==(\S+)", m.read(f"{m.root}/requirements.txt") or "", re.MULTILINE
     )
-    others = []
-    for name, pinned in pins:
-        got = m.installed(name)
-        if got is not None and got.partition("+")[0] != pinned:
-            others.append(f"{name} {got} (tested: {pinned})")
+    found = ((name, pinned, m.installed(name) or pinned) for name, pinned in pins)
+    others = [f"{n} {got} (tested: {p})" for n, p, got in found if got.partition("+")[0] != p]
     if not others:
         return OK, "the versions of requirements.txt"
     shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")

@@ -96,8 +96,9 @@ class Machine:
         except metadata.PackageNotFoundError:
             return None
 
-    def imports(self) -> dict[str, Any]:
-        """Import torch and Triton in a process of their own; return what they say of themselves.
+    @functools.cached_property
+    def found(self) -> dict[str, Any]:
+        """What torch and Triton, imported in a process of their own, say of themselves.
 
         `torch`, `triton` are versions, `torch_error`, `triton_error` say why there is none; `gpu`,
         `capability`, `gpu_bytes` are there where torch can use a GPU.
@@ -118,15 +119,9 @@ class Machine:
             return {"torch_error": f"no end of `import torch` after {_IMPORT_S} s"}
         except ValueError:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            how = (
-                f"the process died with signal {-done.returncode}: " if done.returncode < 0 else ""
-            )
-            return {"torch_error": how + last}
-
-    @functools.cached_property
-    def found(self) -> dict[str, Any]:
-        """What torch and Triton say of themselves, asked once."""
-        return self.imports()
+            if done.returncode < 0:
+                last = f"the process died with signal {-done.returncode}: {last}"
+            return {"torch_error": last}
 
     @property
     def missing(self) -> list[str]:

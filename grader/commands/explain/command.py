@@ -11,8 +11,6 @@ from grader.report.cause_pages import Explanation
 from grader.spec.problem import problems_named
 
 HELP = "explain a cause that the report names"
-
-
 OPTIONS = {
     "[ID]": "such as P06-WINDOW-SHIFTED (default: list all)",
     "--only p04,p05": "list the causes of these problems only; with an ID, the problem of the"

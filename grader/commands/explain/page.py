@@ -33,7 +33,8 @@ def text(problems: Sequence[str]) -> str:
     found = [entry for entry in entries().values() if set(entry.problems) & set(problems)]
     parts = [INTRODUCTION]
     for problem in loaded:
-        rows = [_row(e, problem.id) for e in found if _is_of(e, problem)]
+        own = (e for e in found if problem.id in e.problems and e.file != "events")
+        rows = [_row(entry, problem.id) for entry in own]
         parts.append("\n".join([f"## {problem.id}, {problem.title}", "", *rows, ""]))
     ends = [_row(entry, None) for entry in found if entry.file == "events"]
     parts.append("\n".join(["## How a call ended", "", *ends, ""]))
@@ -42,17 +43,8 @@ def text(problems: Sequence[str]) -> str:
     return "\n".join(parts)
 
 
-def anchor(id: str) -> str:
-    """Return the anchor of a cause, as GitHub makes it from its heading."""
-    return id.lower()
-
-
-def _is_of(entry: Entry, problem: Problem) -> bool:
-    return problem.id in entry.problems and entry.file != "events"
-
-
 def _row(entry: Entry, problem: str | None) -> str:
-    row = f"- [{entry.id}](#{anchor(entry.id)}): {entry.text.title}"
+    row = f"- [{entry.id}](#{entry.id.lower()}): {entry.text.title}"
     if problem not in entry.costs:
         return row
     cost = entry.costs[problem]

@@ -35,8 +35,6 @@ from grader.spec.grade_record import GradeRecord
 from grader.spec.problem import GIVEN, load_problem, problem_ids, problems_named
 
 HELP = "grade one submission and print the score report"
-
-
 OPTIONS = {
     **SUBMISSION,
     "--only p04,p05": "grade these problems only (default: all)",
@@ -94,9 +92,9 @@ def _checked(options: argparse.Namespace) -> tuple[Request, Mapping[str, Path]]:
         raise UsageError(f"--fail-under: got {options.fail_under}, expected 0 to {most} points")
     if options.official and options.no_policy:
         raise UsageError("--no-policy: got it with --official, expected one of them")
-    if options.official and (options.quick or options.exitfirst):
-        name = "--quick" if options.quick else "--exitfirst"
-        raise UsageError(f"{name}: got it with --official, which grades everything")
+    for name in ("quick", "exitfirst"):
+        if options.official and getattr(options, name):
+            raise UsageError(f"--{name}: got it with --official, which grades everything")
     jailed = options.official or options.jail
     environment, calibration = surroundings(options.device, options.calibration, jailed=jailed)
     notes, given = [*environment.notes], folder / GIVEN.name
@@ -151,20 +149,11 @@ def _hand_over(
     record: GradeRecord,
     sources: Mapping[str, bytes],
 ) -> None:
-    """Write the files, then print the report: a standard output that is gone loses neither."""
+    """Write the files, then print the report: a standard output that is gone loses neither.
+
+    The annotations that are wanted come after the report.
+    """
     written = None
-    try:
-        if options.report:
-            written, notes = exports.write_page(record, sources)
-            for note in notes:
-                print(f"grader: {note}", file=sys.stderr)
-        exports.write_all(files, record, os.environ, sources)
-    finally:
-        _print_report(options, record, written)
-
-
-def _print_report(options: argparse.Namespace, record: GradeRecord, written: Path | None) -> None:
-    """Print the report, where there is a standard output, and the annotations that are wanted."""
 
     def whole(**looks: Any) -> str:
         text = terminal.render(record, maps=options.map, page=written, **looks)
@@ -173,4 +162,11 @@ def _print_report(options: argparse.Namespace, record: GradeRecord, written: Pat
         quiet = annotations.without_commands(text, os.urandom(16).hex())
         return quiet + annotations.render(record, os.path.relpath(options.submission))
 
-    stdout.show(whole)
+    try:
+        if options.report:
+            written, notes = exports.write_page(record, sources)
+            for note in notes:
+                print(f"grader: {note}", file=sys.stderr)
+        exports.write_all(files, record, os.environ, sources)
+    finally:
+        stdout.show(whole)

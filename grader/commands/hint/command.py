@@ -21,8 +21,6 @@ from grader.spec.environment import probe
 from grader.spec.grade_record import ProblemResult
 
 HELP = "give the next hint of the first unsolved step"
-
-
 OPTIONS = {
     "--only p04": "the problem (default: where you are)",
     "--restart": "begin with its first hint again",
@@ -92,23 +90,21 @@ def _where(hint: Hint, width: int) -> list[str]:
 
 def _after(hint: Hint, width: int) -> list[str]:
     where, id = hint.where, hint.where.problem.id
+    explain = f"make explain ID={where.cause}"
     if where.step is None:
         told = "Hints belong to steps, and which step this is about is not known. "
-        return wrap(f"{told}The whole message: make grade P={id}{_explain(hint)}", width)
+        cause = f"; the cause: {explain}" if where.cause else ""
+        return wrap(f"{told}The whole message: make grade P={id}{cause}", width)
     if hint.text is None:
         lines = wrap(f"All {hint.count} hints of this step were shown. Read on:", width)
         lines.append(f"  problems/{id}/README.md   step {where.step}, and the idea before it")
         lines.append(f"  problems/{id}/{FILE}    all hints of the problem")
         lines.append("  docs/glossary.md         the words")
         if where.cause:
-            lines.append(f"  make explain ID={where.cause}")
+            lines.append(f"  {explain}")
         lines.append(f"To see the hints again: make hint P={id} RESTART=1")
         return lines
     more = f"the next one: make hint P={id}" if hint.number < hint.count else "it was the last one"
     taken = f"{plural(hint.taken, 'hint')} taken in {id}; hints cost no points; {more}"
-    explained = [f"the cause that the test names: make explain ID={where.cause}"]
-    return [*(explained if where.cause else []), *wrap(taken, width)]
-
-
-def _explain(hint: Hint) -> str:
-    return f"; the cause: make explain ID={hint.where.cause}" if hint.where.cause else ""
+    explained = [f"the cause that the test names: {explain}"] if where.cause else []
+    return [*explained, *wrap(taken, width)]

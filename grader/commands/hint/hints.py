@@ -24,6 +24,7 @@ from grader.spec.problem import ManifestError, Problem, load_problem
 from grader.spec.problem_tables import WORK
 
 FILE = "HINTS.md"
+STATE = "hints.json"  # of the user
 _STEP = re.compile(r"^## Step (\d+): .+$", re.MULTILINE)
 _FORMULA = re.compile(r"\$([^$\n]+)\$")
 _WORDS = {r"\infty": "infinity", r"\delta": "delta", r"\times": "x", r"\cdot": "*"}
@@ -41,11 +42,9 @@ def hints_of(problem: Problem) -> Mapping[int, tuple[str, ...]]:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ManifestError(f"{path}: {why}; copy the file from the release again") from None
-    parts = _STEP.split(text)
-    found = {
-        int(number): tuple(_hints(section))
-        for number, section in zip(parts[1::2], parts[2::2], strict=True)
-    }
+    _, *parts = _STEP.split(text)
+    sections = zip(parts[::2], parts[1::2], strict=True)
+    found = {int(number): tuple(_hints(section)) for number, section in sections}
     for step in range(1, len(problem.steps) + 1):
         if not found.get(step):
             raise ManifestError(f"{path}: got no hint for step {step}, expected one or more")
@@ -59,13 +58,10 @@ def plain_formulas(text: str) -> str:
         formula = match[1]
         for tex, word in _WORDS.items():
             formula = formula.replace(tex, word)
-        return re.sub(r"\^\{([^{}]*)\}", _exponent, formula)
+        formula = re.sub(r"\^\{([^\W_]+)\}", r"^\1", formula)
+        return re.sub(r"\^\{([^{}]*)\}", r"^(\1)", formula)
 
     return _FORMULA.sub(plain, text)
-
-
-def _exponent(match: re.Match[str]) -> str:
-    return f"^{match[1]}" if match[1].isalnum() else f"^({match[1]})"
 
 
 def _hints(section: str) -> list[str]:
@@ -103,9 +99,7 @@ class Unsolved:
 
 
 def find(
-    problem_ids: Sequence[str],
-    submission: Path,
-    test: Callable[[str], ProblemResult],
+    problem_ids: Sequence[str], submission: Path, test: Callable[[str], ProblemResult]
 ) -> Unsolved | None:
     """Return the first step that is not solved, None where every test passes.
 
@@ -114,13 +108,11 @@ def find(
     """
     whole = None
     for problem in map(load_problem, problem_ids):
-        source = read_source(problem, submission)
-        found = in_source(problem, source)
+        found = in_source(problem, read_source(problem, submission))
         if found is not None:
-            earlier = None if whole is None else _in_tests(whole, test)
-            return earlier or found
+            return (whole and _in_tests(whole, test)) or found
         whole = problem
-    return None if whole is None else _in_tests(whole, test)
+    return whole and _in_tests(whole, test)
 
 
 def in_source(problem: Problem, source: Source) -> Unsolved | None:
@@ -130,9 +122,8 @@ def in_source(problem: Problem, source: Source) -> Unsolved | None:
         return Unsolved(problem, told=told)
     if source.verdict not in (None, Verdict.NOT_IMPLEMENTED):
         message = source.message
-        where = f" line {message.line}" if message and message.line else ""
-        said = message.headline if message else str(source.verdict)
-        return Unsolved(problem, told=f"{problem.id}/{problem.file}{where}: {said}")
+        where = f" line {message.line}" if message.line else ""
+        return Unsolved(problem, told=f"{problem.id}/{problem.file}{where}: {message.headline}")
     step = source.next_step
     if step is not None and step <= len(problem.steps):
         return Unsolved(problem, step)
@@ -151,13 +142,13 @@ def _in_tests(problem: Problem, test: Callable[[str], ProblemResult]) -> Unsolve
         return Unsolved(problem, told=f"{failed[0].title}: {failed[0].verdict}")
     first = found[0]
     seen, named = headline_of(first), first.diagnosis.id if first.diagnosis else None
-    step = first.step if first.step is not None else first.message.step
+    step, check = first.step if first.step is not None else first.message.step, None
     if step is None or step > len(problem.steps):
         behind = problem.first_step_behind([check.id for check in failed])
         if behind is None:
             return Unsolved(problem, told=seen, cause=named)
-        return Unsolved(problem, behind[0], seen=seen, cause=named, check=behind[1])
-    return Unsolved(problem, step, seen=seen, cause=named)
+        step, check = behind
+    return Unsolved(problem, step, seen=seen, cause=named, check=check)
 
 
 def _in_work(problem: Problem, result: ProblemResult) -> Unsolved | None:
@@ -168,9 +159,6 @@ def _in_work(problem: Problem, result: ProblemResult) -> Unsolved | None:
     earned, available = work.points.earned, work.points.available
     seen = f"work: {earned:g} of {available:g} points; every check passes"
     return Unsolved(problem, behind[0], seen=seen)
-
-
-STATE = "hints.json"
 
 
 class _Counts(user_state.State):

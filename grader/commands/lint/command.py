@@ -15,8 +15,6 @@ from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem, problems_named
 
 HELP = "list what the source policy refuses; runs nothing"
-
-
 OPTIONS = {
     "DIR": "folder with pNN/<file>.py",
     "--only p04,p05": "look at these problems only",
@@ -60,16 +58,14 @@ def lines_of(source: Source, width: int) -> Iterator[tuple[str, str]]:
         return
     if not source.violations and source.message is not None:
         line = f":{source.message.line}" if source.message.line else ""
-        for row in wrap(f"{file}{line}: {clean(source.message.headline)}", width, "", "    "):
-            yield row, "red"
+        head = f"{file}{line}: {clean(source.message.headline)}"
+        yield from ((row, "red") for row in wrap(head, width, "", "    "))
     helped: set[str] = set()
     for broken in source.violations[:_MOST]:
         head = f"{file}:{broken.line}: {broken.rule}: {clean(broken.text)}"
-        for row in wrap(head, width, "", "    "):
-            yield row, "red"
+        yield from ((row, "red") for row in wrap(head, width, "", "    "))
         if broken.help not in helped:
-            for row in wrap(clean(broken.help), width, "    help: "):
-                yield row, ""
+            yield from ((row, "") for row in wrap(clean(broken.help), width, "    help: "))
         helped.add(broken.help)
     if len(source.violations) > _MOST:
         yield f"{file}: {plural(len(source.violations) - _MOST, 'more violation')}", "red"

@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 
 from grader.base import stdout
 from grader.base.options import Command
-from grader.commands.options import expect_place, writing
-from grader.spec.problem import GIVEN, PROBLEMS, ROOT, ManifestError, problem_ids, problems_named
+from grader.commands.options import UsageError, expect_place, writing
+from grader.spec.problem import GIVEN, PROBLEMS, ROOT, problem_ids, problems_named
 
 TEMPLATES = Path(__file__).with_name("templates")
 # Gradescope's own: it stops an autograder after 10 minutes, or up to 40 where the course says so.
@@ -99,19 +99,15 @@ def _filled(template: str, count: int, *replaced: tuple[str, str]) -> str:
 HELP = "write what a course platform needs to grade"
 
 
-class PackageError(ManifestError):
-    """An option that cannot be used; the message names it, got and expected."""
-
-
 def run(options: argparse.Namespace) -> int:
     """Write the files of a platform and say where they are; return 0.
 
     Raises:
-        PackageError: an option cannot be used.
+        UsageError: an option cannot be used.
         EnvironmentFault: a file cannot be written.
     """
     if not TEMPLATES.is_dir():
-        raise PackageError("package: got the students' release, expected the course's checkout")
+        raise UsageError("package: got the students' release, expected the course's checkout")
     return COMMANDS[options.inner].run(options)
 
 
@@ -127,7 +123,7 @@ def _write(path: Path, data: bytes) -> int:
 def _gradescope(options: argparse.Namespace) -> int:
     wanted, most = problems_named(options.only), MAX_MINUTES
     if not 2 <= options.minutes <= most:
-        raise PackageError(f"--minutes: got {options.minutes}, expected 2 to {most}")
+        raise UsageError(f"--minutes: got {options.minutes}, expected 2 to {most}")
     how = {"official": options.official, "minutes": options.minutes}
     expect_place(options.output, "--output")
     return _write(options.output, autograder_zip(wanted, problem_ids(), **how))
@@ -135,12 +131,12 @@ def _gradescope(options: argparse.Namespace) -> int:
 
 def _github(options: argparse.Namespace) -> int:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}", options.judge):
-        raise PackageError(f"--judge: got {options.judge!r}, expected OWNER/REPO")
+        raise UsageError(f"--judge: got {options.judge!r}, expected OWNER/REPO")
     # What git allows in a name, and nothing that YAML or an expression of GitHub's would read.
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,200}", options.ref):
-        raise PackageError(f"--ref: got {options.ref!r}, expected a branch, a tag or a commit")
+        raise UsageError(f"--ref: got {options.ref!r}, expected a branch, a tag or a commit")
     if not options.output.is_dir():
-        raise PackageError(f"--output: got {options.output}, which is not a folder")
+        raise UsageError(f"--output: got {options.output}, which is not a folder")
     made = workflow(options.judge, options.ref).encode()
     return _write(options.output / WORKFLOW, made)
 

@@ -21,14 +21,7 @@ _ALIKE = str.maketrans({"\u2212": "-", "\u2009": " ", "\u202f": " ", "\u00a0": "
 _BINARY = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES = {"b": 1, "byte": 1, "bytes": 1} | _BINARY | _DECIMAL
-_SCALES = {
-    "k": 1e3,
-    "thousand": 1e3,
-    "m": 1e6,
-    "million": 1e6,
-    "bn": 1e9,
-    "billion": 1e9,
-}
+_SCALES = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "bn": 1e9, "billion": 1e9}
 _TIMES = ("times", "time", "x", "\u00d7", "fold", "-fold")
 
 

@@ -49,8 +49,8 @@ class QuizProgress(user_state.StateFile[_Outcomes]):
 
     def forget(self, question_ids: Set[str]) -> None:
         """Drop the outcomes of some questions and write the file."""
-        for id in question_ids & self.outcomes.keys():
-            del self.outcomes[id]
+        for id in question_ids:
+            self.outcomes.pop(id, None)
         self.write()
 
 
@@ -70,10 +70,6 @@ VERDICTS = {
 COLORS = {"right": "32", "wrong": "31", "strong": "1"}
 
 
-class _Quit(Exception):
-    """The reader typed q, or there is no more input."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Terminal:
     """Where questions go and answers come from.
@@ -85,6 +81,19 @@ class Terminal:
     write: Callable[[str], None]
     width: int = 80
     color: bool = False
+
+    def ask(self, prompt: str) -> str:
+        """Return the line that is typed; q raises EOFError, as the end of the input does."""
+        typed = self.read(prompt).strip()
+        if typed.lower() in ("q", "quit"):
+            raise EOFError
+        return typed
+
+    def notes(self, notices: list[str]) -> None:
+        """Write notices, each once."""
+        for notice in notices:
+            self.text(clean(notice, 1000), first="note: ", rest="      ")
+        notices.clear()
 
     def line(self, text: str = "", color: str | None = None) -> None:
         """Write one line as it is."""
@@ -121,17 +130,15 @@ class Quiz:
         whole = True
         try:
             self._greet()
-            self._tell_notices()
+            self.terminal.notes(self.progress.notices)
             pending = self._pending()
             for number, question in enumerate(pending, start=1):
                 outcome = self._ask(question, f"{number} of {len(pending)}")
                 asked[outcome] += 1
-                self._tell_notices()
-        except _Quit:
+                self.terminal.notes(self.progress.notices)
+        except (EOFError, KeyboardInterrupt) as end:
             self.terminal.line()
-        except KeyboardInterrupt:
-            self.terminal.line()
-            whole = False
+            whole = isinstance(end, EOFError)
         self._close(asked)
         return whole
 
@@ -150,11 +157,6 @@ class Quiz:
         )
         if done and len(done) == len(self.questions) and self._pending():
             self.terminal.line("Now the ones that you did not have right.")
-
-    def _tell_notices(self) -> None:
-        for notice in self.progress.notices:
-            self.terminal.text(clean(notice, 1000), first="note: ", rest="      ")
-        self.progress.notices.clear()
 
     def _ask(self, question: Question, place: str) -> AnswerState:
         terminal = self.terminal
@@ -181,7 +183,7 @@ class Quiz:
         """Read until there is an answer, and say what became of it."""
         unit = f" ({question.unit})" if isinstance(question, Number) and question.unit else ""
         while True:
-            typed = self._read(PROMPTS[question.kind].format(unit=unit))
+            typed = self.terminal.ask(PROMPTS[question.kind].format(unit=unit))
             if typed == "?":
                 self._show(question)
                 return AnswerState.SKIPPED
@@ -206,36 +208,24 @@ class Quiz:
 
     def _self_assessed(self) -> AnswerState:
         while True:
-            typed = self._read(HAD_IT)
-            verdict = VERDICTS.get(typed.lower())
-            if verdict:
+            typed = self.terminal.ask(HAD_IT)
+            if verdict := VERDICTS.get(typed.lower()):
                 return verdict
             self.terminal.line(f"got {clean(typed, 30)!r}, expected y, n or partly")
 
     def _show(self, question: Question) -> None:
         self.terminal.text(question.shown, first="answer: ", rest="        ")
 
-    def _read(self, prompt: str) -> str:
-        try:
-            typed = self.terminal.read(prompt).strip()
-        except EOFError:
-            raise _Quit from None
-        if typed.lower() in ("q", "quit"):
-            raise _Quit
-        return typed
-
     def _close(self, asked: Counter[AnswerState]) -> None:
         self.terminal.line()
         now = ", ".join(f"{asked[outcome]} {outcome}" for outcome in AnswerState if asked[outcome])
         if now:
             self.terminal.line(f"This time: {now}.")
-        done = [self.progress.outcomes.get(question.id) for question in self.questions]
-        right = done.count(AnswerState.RIGHT)
-        count = sum(outcome is not None for outcome in done)
-        self.terminal.line(
-            f"In all: {count} of {plural(len(done), 'question')} done, {right} right."
-        )
-        if right == len(done):
+        outcomes = self.progress.outcomes
+        done = [outcomes[question.id] for question in self.questions if question.id in outcomes]
+        right, count = done.count(AnswerState.RIGHT), plural(len(self.questions), "question")
+        self.terminal.line(f"In all: {len(done)} of {count} done, {right} right.")
+        if right == len(self.questions):
             self.terminal.line(f"You have them all. To start over: {self.resume} RESTART=1")
         elif self.progress.kept:
             self.terminal.line(f"Go on: {self.resume}")

@@ -12,16 +12,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from grader.commands.quiz.questions import (
-    FOLDER,
-    LEVELS,
-    TOPICS,
-    Choice,
-    Level,
-    Open,
-    Question,
-    load_level,
-)
+from grader.commands.quiz.questions import FOLDER, LEVELS, TOPICS, Choice, Level, Open, load_level
 
 README = FOLDER / "README.md"
 BEGIN = "<!-- topics of level0.toml and hard.toml -->\n"
@@ -44,19 +35,15 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
-def _heading(question: Question) -> str:
-    return f"{question.id} {question.title}"
-
-
 def _questions(name: str, level: Level) -> str:
     parts = [MADE.format(name=name), f"# {level.title}", level.intro.strip()]
     parts.append(f"Ask them in the terminal: `make quiz LEVEL={name}`.")
     for question in level.questions:
-        parts += [f"## {_heading(question)}", question.question.strip()]
+        parts += [f"## {question.heading}", question.question.strip()]
         if isinstance(question, Choice):
             options = question.lettered.items()
             parts.append("\n".join(f"- {key}) {option}" for key, option in options))
-        link = f"[answer]({name}-answers.md#{slug(_heading(question))})"
+        link = f"[answer]({name}-answers.md#{slug(question.heading)})"
         parts.append(f"{link} | {question.topic}")
     return "\n\n".join(parts) + "\n"
 
@@ -64,19 +51,16 @@ def _questions(name: str, level: Level) -> str:
 def _answers(name: str, level: Level) -> str:
     parts = [MADE.format(name=name), f"# Answers: {level.title}"]
     for question in level.questions:
-        parts += [f"## {_heading(question)}", _answer(question), question.explanation.strip()]
+        shown = question.shown.strip()
+        answer = shown if isinstance(question, Open) else f"**{shown}**"
+        parts += [f"## {question.heading}", answer, question.explanation.strip()]
         if question.python:
             parts.append(f"```python\n{question.python.strip()}\n```")
-        links = [f"[question]({name}.md#{slug(_heading(question))})"]
+        links = [f"[question]({name}.md#{slug(question.heading)})"]
         if question.see:
             links.append(f"[{question.see}](../../problems/{question.see}/README.md)")
         parts.append(" | ".join(links))
     return "\n\n".join(parts) + "\n"
-
-
-def _answer(question: Question) -> str:
-    shown = question.shown.strip()
-    return shown if isinstance(question, Open) else f"**{shown}**"
 
 
 def _readme() -> str:

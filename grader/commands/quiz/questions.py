@@ -40,10 +40,6 @@ TOPICS: tuple[str, ...] = get_args(Topic)
 Prose = Annotated[str, Field(pattern=r"\S")]
 
 
-class QuizError(ManifestError):
-    """A file of questions that cannot be used; the message names file, question and key."""
-
-
 class _Question(Table):
     id: Annotated[str, Field(pattern=r"^(Q\d+|dim|H\d+\.\d+)$")]
     title: Prose
@@ -52,6 +48,11 @@ class _Question(Table):
     question: Prose
     explanation: Prose
     python: str = ""
+
+    @property
+    def heading(self) -> str:
+        """Its heading on a page."""
+        return f"{self.id} {self.title}"
 
 
 class Number(_Question):
@@ -138,42 +139,38 @@ def load_level(name: str) -> Level:
     """Read docs/quiz/<name>.toml.
 
     Raises:
-        QuizError: the file is missing, or a key is missing, unknown or out of range.
+        ManifestError: the file is missing, or a key is missing, unknown or out of range.
     """
-    return read_level(FOLDER / f"{name}.toml")
-
-
-def read_level(path: Path) -> Level:
-    """Read one file of questions; see `load_level`."""
+    path = FOLDER / f"{name}.toml"
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise QuizError(f"{path}: {error.strerror}") from None
+        raise ManifestError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise QuizError(f"{path}: not valid TOML: {error}") from None
+        raise ManifestError(f"{path}: not valid TOML: {error}") from None
     tables = data.get("questions")
     if not isinstance(tables, list):
-        raise QuizError(f"{path}: questions: got {tables!r}, expected tables [[questions]]")
+        raise ManifestError(f"{path}: questions: got {tables!r}, expected tables [[questions]]")
     questions = [_read_question(path, n, table) for n, table in enumerate(tables, start=1)]
     ids = [question.id for question in questions]
     for question_id in ids:
         if ids.count(question_id) > 1:
-            raise QuizError(f"{path}: {question_id}: got two questions of this id")
+            raise ManifestError(f"{path}: {question_id}: got two questions of this id")
     try:
         return Level.model_validate(data | {"questions": questions})
     except ValidationError as error:
-        raise QuizError(f"{path}: {explained(error)}") from None
+        raise ManifestError(f"{path}: {explained(error)}") from None
 
 
 def _read_question(path: Path, number: int, table: Any) -> Question:
     if not isinstance(table, dict):
-        raise QuizError(f"{path}: questions: got {table!r}, expected a table [[questions]]")
+        raise ManifestError(f"{path}: questions: got {table!r}, expected a table [[questions]]")
     where = table.get("id", f"question {number}")
     kind = table.get("kind", "nothing")
     if not isinstance(kind, str) or kind not in _KINDS:
         known = ", ".join(_KINDS)
-        raise QuizError(f"{path}: {where}: kind: got {kind!r}, expected one of {known}")
+        raise ManifestError(f"{path}: {where}: kind: got {kind!r}, expected one of {known}")
     try:
         return _KINDS[kind].model_validate(table)
     except ValidationError as error:
-        raise QuizError(f"{path}: {where}: {explained(error)}") from None
+        raise ManifestError(f"{path}: {where}: {explained(error)}") from None

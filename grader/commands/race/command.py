@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 
 from rich.console import Console
@@ -17,11 +16,7 @@ from grader.isolate.processes import Children
 from grader.judge import scoring
 from grader.source.submission import read_source
 from grader.spec.environment import EnvironmentFault, JudgeFault, probe
-from grader.spec.findings import (
-    Lane,
-    Raced,
-    SourceFile,
-)
+from grader.spec.findings import Lane, Phase, Raced, SourceFile
 from grader.spec.grade_record import Environment, GradeRecord, SpeedFigures
 from grader.spec.problem import ROOT, ManifestError, load_problem
 from grader.spec.roofline import Roof, roof
@@ -132,24 +127,19 @@ def recorded(environment: Environment, problem_id: str, shape: str) -> Recorded 
         return Recorded(known.naive_median_ms / known.median, calibration.day)
     for path in sorted(RECORDS.glob("nvidia-*.json"), reverse=True):
         try:
-            record = GradeRecord.model_validate(json.loads(path.read_text(encoding="utf-8")))
+            record = GradeRecord.model_validate_json(path.read_bytes())
         except (OSError, ValueError):  # of an older grader
             continue
         if record.environment.device_name != environment.device_name:
             continue
-        for problem in record.problems:
-            speed = problem.components.get("speed")
-            figures = speed.figures if speed else None
-            if problem.id != problem_id or not isinstance(figures, SpeedFigures):
-                continue
-            if figures.shape == shape and figures.median_ms:
+        timed = (p.components.get("speed") for p in record.problems if p.id == problem_id)
+        for figures in (speed.figures for speed in timed if speed):
+            if isinstance(figures, SpeedFigures) and figures.shape == shape and figures.median_ms:
                 return Recorded(figures.median_ms, path.stem[-10:])
     return None
 
 
 HELP = "time your answer beside naive PyTorch and SDPA"
-
-
 OPTIONS = {"--only p04": "the problem", **SUBMISSION}
 
 
@@ -174,37 +164,30 @@ def run(options: argparse.Namespace) -> int:
         )
     source = read_source(problem, folder)
     if source.verdict is not None:
-        told = source.message.headline if source.message else str(source.verdict)
-        raise ManifestError(f"race: {problem.id}/{problem.file}: {told}; make grade P={problem.id}")
+        told = f"{problem.file}: {source.message.headline}"
+        raise ManifestError(f"race: {problem.id}/{told}; make grade P={problem.id}")
     raced = _raced(SourceFile.of(problem.id, source.data), environment)
     if raced.internal:
         raise JudgeFault(f"race: {problem.id} was not timed: {clean(raced.fault)}")
     if raced.fault or raced.naive is None or raced.yours is None:
         raise EnvironmentFault(f"race: {problem.id} cannot be timed here: {clean(raced.fault)}")
     case = next((c for c in problem.benchmarks_on("cuda") if str(c) == raced.shape), None)
-    made = Race(
-        environment,
-        raced,
-        recorded(environment, problem.id, raced.shape),
-        roof(problem, case, environment) if case else None,
-    )
-    stdout.show(render, made)
+    known = recorded(environment, problem.id, raced.shape)
+    limit = roof(problem, case, environment) if case else None
+    stdout.show(render, Race(environment, raced, known, limit))
     return scoring.EXIT_POINTS_LOST if raced.yours.reason else scoring.EXIT_FULL_MARKS
 
 
 def _raced(file: SourceFile, environment: Environment) -> Raced:
-    children = Children()
+    children, module = Children(), "grader.commands.race.racing"
     try:
         with Console(stderr=True).status("starting") as status:
-            events, fault = measured(
-                children,
-                "grader.commands.race.racing",
-                [file],
-                environment,
-                lambda phase: status.update(clean(phase.text, 60)),
-            )
+
+            def on_phase(phase: Phase) -> None:
+                status.update(clean(phase.text, 60))
+
+            events, fault = measured(children, module, [file], environment, on_phase)
     finally:
         children.stop()
-        children.close()
     found = (event for event in events if isinstance(event, Raced))
     return next(found, Raced(problem=file.problem, fault=fault, internal=True))

@@ -45,10 +45,10 @@ def race(request: MeasureRequest, emit: Emit) -> None:
     with device_lock.held(request.device_uuid or request.device, alone=True):
         try:
             raced = _raced(request, emit)
-        except DeviceMemoryFault as fault:
-            raced = _not_timed(request, _NO_SHARED.format(str(fault)[:200]))
-        except _Lost as lost:
-            raced = _not_timed(request, str(lost), internal=lost.internal)
+        except (DeviceMemoryFault, _Lost) as error:
+            lost = error if isinstance(error, _Lost) else _Lost(_NO_SHARED.format(str(error)[:200]))
+            problem = request.sources[0].problem
+            raced = Raced(problem=problem, fault=str(lost), internal=lost.internal)
     emit(raced)
 
 
@@ -58,13 +58,9 @@ _NO_SHARED = "no GPU memory shared between processes ({})"  # WSL has none, for 
 class _Lost(Exception):
     """A race that cannot be; says why, and whether the judge is to blame."""
 
-    def __init__(self, why: str, *, internal: bool) -> None:
+    def __init__(self, why: str, *, internal: bool = False) -> None:
         super().__init__(why)
         self.internal = internal
-
-
-def _not_timed(request: MeasureRequest, fault: str, *, internal: bool = False) -> Raced:
-    return Raced(problem=request.sources[0].problem, fault=fault, internal=internal)
 
 
 def _raced(request: MeasureRequest, emit: Emit) -> Raced:
@@ -76,7 +72,7 @@ def _raced(request: MeasureRequest, emit: Emit) -> Raced:
             if isinstance(error.result, Ended) or error.result.status != Status.OUT_OF_MEMORY:
                 why = f"naive PyTorch failed: {reason_of(error.result)}"
                 raise _Lost(why, internal=True) from None
-    return _not_timed(request, NO_ROOM)
+    raise _Lost(NO_ROOM)
 
 
 @dataclasses.dataclass

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from grader import __version__
 from grader.base import stdout
 from grader.base.text import clean, plural, styled, wrap
+from grader.commands.options import UsageError
 from grader.commands.release import ledger
-from grader.commands.release.contents import ReleaseError, build
+from grader.commands.release.contents import build
 from grader.commands.release.ledger import BESIDE, Action, Ledger, Released, shown
 from grader.judge import scoring
 from grader.judge.set_check import check_set
@@ -36,8 +38,7 @@ def _rows(released: Released, width: int) -> Iterator[str]:
     points = f"{required} points" + (f" and {bonus} bonus" if bonus else "")
     head = f"{clean(released.folder, 200)}: version {after.version}, {', '.join(after.problems)}"
     yield from wrap(f"{head}, {points}", width)
-    if released.later:
-        yield from _row("later", [", ".join(released.later)], width)
+    yield from _row("later", [", ".join(released.later)] if released.later else [], width)
     if before is None:
         yield from _row("written", [plural(len(plan.of(Action.ADDED)), "file")], width)
     else:
@@ -59,17 +60,12 @@ def _changes(released: Released, width: int) -> Iterator[str]:
     beside = [path for path in plan.of(Action.ADDED, Action.UPDATED) if path.endswith(BESIDE)]
     changed = [path for path in plan.of(Action.ADDED, Action.UPDATED) if path not in beside]
     for group in ("handouts", "stubs", "tests", "given", "judge", "answers", "set-up"):
-        paths = [path for path in changed if _group(path) == group]
-        if paths:
-            yield from _row(group, paths, width)
+        yield from _row(group, [path for path in changed if _group(path) == group], width)
     if beside:
-        text = (
-            f"{', '.join(map(clean, beside))}: the stub has changed; the file itself is untouched"
-        )
-        yield from _row("beside", [text], width)
+        text = "the stub has changed; the file itself is untouched"
+        yield from _row("beside", [f"{', '.join(map(clean, beside))}: {text}"], width)
     removed, kept = plan.of(Action.REMOVED), plan.of(Action.KEPT)
-    if removed:
-        yield from _row("removed", removed, width)
+    yield from _row("removed", removed, width)
     if kept:
         yield from _row("kept", [*kept, "changed here since"], width)
     if plan.outdated:
@@ -79,35 +75,33 @@ def _changes(released: Released, width: int) -> Iterator[str]:
         yield from _row("unchanged", ["nothing has changed for students"], width)
 
 
+# Which part of a course a file is, by the first pattern that fits its path.
+_GROUPS = {
+    r"solutions/": "answers",
+    r"problems/given/": "given",
+    r"docs/|.*\.md$": "handouts",
+    r"(grader|reference)/": "judge",
+    r"problems/(.*/)?(Makefile|one\.mk)$": "set-up",
+    r"problems/(.*/)?(test_[^/]*|problem\.toml)$": "tests",
+    r"problems/": "stubs",
+    r"": "set-up",
+}
+
+
 def _group(path: str) -> str:
-    """Return which part of a course a file is."""
-    if path.startswith("solutions/"):
-        return "answers"
-    if path.startswith("problems/given/"):
-        return "given"
-    if path.startswith("docs/") or path.endswith(".md"):
-        return "handouts"
-    if path.startswith(("grader/", "reference/")):
-        return "judge"
-    if path.startswith("problems/"):
-        name = path.rpartition("/")[2]
-        if name in ("Makefile", "one.mk"):
-            return "set-up"
-        return "tests" if name.startswith("test_") or name == "problem.toml" else "stubs"
-    return "set-up"
+    return next(group for pattern, group in _GROUPS.items() if re.match(pattern, path))
 
 
 def _row(label: str, items: Iterable[str], width: int) -> list[str]:
-    """Return a label and the first of these items, wrapped."""
+    """Return a label and the first of these items, wrapped; nothing where there is none."""
     items = [clean(item, 400) for item in items]
     shown_items = items if len(items) <= _MOST else [*items[:_MOST], f"{len(items) - _MOST} more"]
     first = f"  {label}"
-    return wrap(", ".join(shown_items), width, f"{first:<{len(_INDENT)}}", _INDENT)
+    text = ", ".join(shown_items)
+    return wrap(text, width, f"{first:<{len(_INDENT)}}", _INDENT) if items else []
 
 
 HELP = "make the students' repository, or update it"
-
-
 OPTIONS = {
     "DIR": "the students' repository",
     "--problems p01,p02": "hand out these, beside those that DIR has (default: those that it has,"
@@ -121,21 +115,21 @@ def run(options: argparse.Namespace) -> int:
     """Write the release into DIR, show what has changed for students; return 0.
 
     Raises:
-        ReleaseError: DIR or an option cannot be used, or the checkout cannot be released from.
-        ManifestError: a problem of it is broken.
+        UsageError: DIR or an option cannot be used, or the checkout cannot be released from.
+        ManifestError: a problem or a page of it is broken, or a stub of it is solved.
         EnvironmentFault: DIR cannot be written; what was written so far counts in the next run.
     """
     folder, wanted = options.dir, options.problems
     problems = None if wanted is None else problems_named(wanted, "--problems")
     _expect_checkout()
     before = _expect_place(folder)
-    old = before or Ledger(version=__version__, date=_today(), problems=())
+    now = datetime.datetime.now(datetime.UTC)
+    old = before or Ledger(version=__version__, date=now.date(), problems=())
     chosen = problems or old.problems or problem_ids()
     stage = tuple(sorted({*old.problems, *chosen}))
     gone = [id for id in stage if id not in problem_ids()]
     if gone:
-        raise ReleaseError(f"DIR: got a release with {gone[0]}, which this checkout does not have")
-    now = datetime.datetime.now(datetime.UTC)
+        raise UsageError(f"DIR: got a release with {gone[0]}, which this checkout does not have")
     over_at = old.answers_after
     if options.answers_after is not None:
         over_at = ledger.with_date(old, chosen, ledger.read_date(options.answers_after), now)
@@ -144,12 +138,11 @@ def run(options: argparse.Namespace) -> int:
     files = build(ROOT, stage, answers, problem_ids())
     stubs = {f"problems/{p.id}/{p.file}" for p in map(load_problem, stage)}
     made = ledger.plan(folder, files, stubs, old)
-    after = Ledger(
-        version=__version__, date=_today(), problems=stage, answers_after=over_at, answers=answers
-    )
+    which = {"problems": stage, "answers_after": over_at, "answers": answers}
+    after = Ledger(version=__version__, date=now.date(), **which)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        after = ledger.carry_out(folder, made, files, old, after)
+        after = ledger.carry_out(folder, made, old, after)
     except OSError as error:
         place = error.filename or folder
         raise EnvironmentFault(
@@ -160,14 +153,10 @@ def run(options: argparse.Namespace) -> int:
     return scoring.EXIT_FULL_MARKS
 
 
-def _today() -> datetime.date:
-    return datetime.datetime.now(datetime.UTC).date()
-
-
 def _expect_checkout() -> None:
     """Refuse to release from a release: it has no answers to compare with and to hand out."""
     if (ROOT / ledger.NAME).exists() or not (ROOT / "solutions").is_dir():
-        raise ReleaseError(
+        raise UsageError(
             f"release: got {ROOT}, which is a release itself; run it in the course's checkout"
         )
 
@@ -176,22 +165,22 @@ def _expect_place(folder: Path) -> Ledger | None:
     """Return the ledger of the release in a folder, None for a folder that is empty or missing.
 
     Raises:
-        ReleaseError: it lies inside this checkout, or holds something else.
+        UsageError: it lies inside this checkout, or holds something else.
     """
     real = Path(os.path.realpath(folder))
     if real == ROOT or ROOT in real.parents:
-        raise ReleaseError(f"DIR: got {folder}, inside this checkout; expected a folder outside")
+        raise UsageError(f"DIR: got {folder}, inside this checkout; expected a folder outside")
     if not os.path.lexists(folder):
         return None
     if not folder.is_dir():
-        raise ReleaseError(f"DIR: got {folder}, which is not a folder; expected a folder")
+        raise UsageError(f"DIR: got {folder}, which is not a folder; expected a folder")
     try:
         names = set(os.listdir(folder))
     except OSError as error:
-        raise ReleaseError(f"DIR: {folder} cannot be read: {error.strerror}") from None
+        raise UsageError(f"DIR: {folder} cannot be read: {error.strerror}") from None
     found = ledger.read(folder, __version__)
     if found is None and names - {".git"}:
-        raise ReleaseError(
+        raise UsageError(
             f"DIR: got {folder}, which is not empty and has no {ledger.NAME};"
             " expected an empty folder or an earlier release"
         )

@@ -43,13 +43,10 @@ _PLACES = {
     "selfcheck.py": "tests/test_release.py",
     "agents.txt": "AGENTS.md",
 }
+_GIVEN_FOLDER = "problems/given/"
 _TELLING_LINES = 3
 _SKIPPED = {".git", ".venv", ".cache", "__pycache__", "build", "submissions"}
 _GIVEN = re.compile(r"from given\.(\w+) import|import given\.(\w+)|from given import ([\w, ]+)")
-
-
-class ReleaseError(ManifestError):
-    """A release that cannot be made; the message says what was got, expected, and what to do."""
 
 
 def build(
@@ -60,7 +57,7 @@ def build(
     `known` are all problems of the checkout, in order.
 
     Raises:
-        ReleaseError: a stub of the checkout is solved, or a page's marks do not fit together.
+        ManifestError: a stub of the checkout is solved, or a page's marks do not fit together.
     """
     tracked = list_files(checkout)
     manifests = {id: read_problem(checkout / "problems" / id / "problem.toml") for id in problems}
@@ -110,7 +107,7 @@ def _read(checkout: Path, path: str) -> bytes:
     try:
         return (checkout / path).read_bytes()
     except OSError as error:
-        raise ReleaseError(
+        raise ManifestError(
             f"{path} of this checkout cannot be read: {error.strerror}; restore it, then run again"
         ) from None
 
@@ -126,10 +123,10 @@ def _given(checkout: Path, problems: Iterable[Problem]) -> set[str]:
         name = wanted.pop()
         if name not in found:
             found.add(name)
-            text = _read(checkout, f"problems/given/{name}.py").decode()
+            text = _read(checkout, f"{_GIVEN_FOLDER}{name}.py").decode()
             for groups in _GIVEN.findall(text):
                 wanted += [part.strip() for group in groups for part in group.split(",") if part]
-    return {f"problems/given/{name}.py" for name in found}
+    return {f"{_GIVEN_FOLDER}{name}.py" for name in found}
 
 
 def _expect_stub(problem: Problem, data: bytes) -> None:
@@ -137,7 +134,7 @@ def _expect_stub(problem: Problem, data: bytes) -> None:
     begun = steps_begun(data.decode("utf-8", "replace"))
     if begun:
         path = f"problems/{problem.id}/{problem.file}"
-        raise ReleaseError(
+        raise ManifestError(
             f"{path}: got step {begun[0]} filled in, expected the stub:"
             f" git checkout {path}, then run again"
         )
@@ -148,27 +145,22 @@ def _answers(
 ) -> dict[str, bytes]:
     """Return the model answers of these problems, and the pages that discuss them."""
     files: dict[str, bytes] = {}
-    if not answers:
-        return files
-    lines = [
-        "# Answers",
-        "",
-        "The answers of the problems that are over, and what is said of them.",
-    ]
+    text = "The answers of the problems that are over, and what is said of them."
+    lines = ["# Answers", "", text]
     for id in answers:
         problem = manifests[id]
         place = f"solutions/{id}/{problem.file}"
         files[place] = _read(checkout, place)
         lines += ["", f"## {id}, {problem.title}", ""]
-        lines += [
-            f"- [{problem.file}]({id}/{problem.file}): the model answer",
-            f"- [known mistakes](../{_CAUSES}): which checks each fails, and what it keeps",
-        ]
+        lines.append(f"- [{problem.file}]({id}/{problem.file}): the model answer")
+        about = "which checks each fails, and what it keeps"
+        lines.append(f"- [known mistakes](../{_CAUSES}): {about}")
         cases = f"solutions/{id}/cases.toml"
         if (checkout / cases).is_file():
             files[cases] = _read(checkout, cases)
             lines.append(f"- `make case P={id}`: kernels with one bug, made of it, to investigate")
-    files["solutions/README.md"] = ("\n".join(lines) + "\n").encode()
+    if answers:
+        files["solutions/README.md"] = ("\n".join(lines) + "\n").encode()
     return files
 
 
@@ -181,10 +173,7 @@ def _make_pages(
 ) -> None:
     """Turn the Markdown among these files into pages for students, and add their pictures."""
     texts = {path: data.decode("utf-8") for path, data in files.items() if path.endswith(".md")}
-    try:
-        texts = {path: pages.for_students(text, path) for path, text in texts.items()}
-    except pages.PageError as error:
-        raise ReleaseError(f"{error}; fix it, then run again") from None
+    texts = {path: pages.for_students(text, path) for path, text in texts.items()}
     for path, text in texts.items():
         for picture in pages.pictures(text, path):
             if (checkout / picture).is_file():
@@ -217,14 +206,10 @@ def _expect_no_answers(
         early = _given(checkout, (p for p in manifests.values() if p.id <= id))
         for answer in sorted((checkout / "solutions" / id).glob("*.py")):
             for body in _steps_of(answer.read_text(encoding="utf-8")):
-                found = [path for path, text in texts.items() if body in text]
-                found = [path for path in found if path in early or not _is_given(path)]
-                if found:
-                    raise ReleaseError(f"{found[0]}: got a step of {id}'s answer, expected none")
-
-
-def _is_given(path: str) -> bool:
-    return path.startswith("problems/given/")
+                for path, text in texts.items():
+                    may_hold = path.startswith(_GIVEN_FOLDER) and path not in early
+                    if body in text and not may_hold:
+                        raise ManifestError(f"{path}: got a step of {id}'s answer, expected none")
 
 
 def _steps_of(answer: str) -> Iterator[str]:

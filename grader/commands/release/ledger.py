@@ -24,7 +24,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, AwareDatetime, Field, ValidationError
 
 from grader.base.atomic_write import write_whole, write_whole_bytes
-from grader.commands.release.contents import ReleaseError
+from grader.commands.options import UsageError
 from grader.spec.grade_record import Record
 
 NAME = ".release.json"
@@ -67,7 +67,7 @@ def read(folder: Path, version: str) -> Ledger | None:
     """Return the ledger of a release, None where there is none.
 
     Raises:
-        ReleaseError: it cannot be read, or is of a newer version than `version`.
+        UsageError: it cannot be read, or is of a newer version than `version`.
     """
     try:
         ledger = Ledger.model_validate_json((folder / NAME).read_bytes())
@@ -75,14 +75,14 @@ def read(folder: Path, version: str) -> Ledger | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ReleaseError(f"DIR: {folder / NAME} cannot be read: {error.strerror}") from None
+        raise UsageError(f"DIR: {folder / NAME} cannot be read: {error.strerror}") from None
     except (ValidationError, InvalidVersion):
-        raise ReleaseError(
+        raise UsageError(
             f"DIR: {folder / NAME} is not one that this version ({version}) writes; expected a"
             " folder that is empty, or a release"
         ) from None
     if newer:
-        raise ReleaseError(
+        raise UsageError(
             f"DIR: got a release of version {ledger.version}, which is newer than this checkout's"
             f" {version}; update the checkout, or take another folder"
         )
@@ -110,12 +110,12 @@ def read_date(text: str) -> datetime.datetime:
     """Read an ISO date; without a time it is the end of that day, without a zone local time.
 
     Raises:
-        ReleaseError: it is none.
+        UsageError: it is none.
     """
     try:
         moment = datetime.datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ReleaseError(
+        raise UsageError(
             f"--answers-after: got {text!r}, expected a date such as 2027-01-31,"
             " 2027-01-31T18:00 or 2027-01-31T18:00+01:00"
         ) from None
@@ -130,11 +130,11 @@ def with_date(
     """Return when each problem is over, `problems` at `moment`.
 
     Raises:
-        ReleaseError: that is past, for a problem that nobody was given before.
+        UsageError: that is past, for a problem that nobody was given before.
     """
     new = [id for id in problems if id not in before.problems]
     if new and moment <= now:
-        raise ReleaseError(
+        raise UsageError(
             f"--answers-after: got {shown(moment)}, which is past, for {new[0]}, which is new;"
             " expected a time to come"
         )
@@ -162,28 +162,29 @@ BESIDE = ".new"
 
 
 class Action(enum.Enum):
-    """What becomes of one file of a release's folder."""
+    """What becomes of a file of a release's folder that does not stay as it should be."""
 
     ADDED = "added"
     UPDATED = "updated"
-    UNCHANGED = "unchanged"
     KEPT = "kept"  # somebody changed it
-    YOURS = "yours"  # a stub that was begun
     REMOVED = "removed"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done with each file, by path, and what is written there."""
+    """By path what is done, what is written, and the hash that the ledger remembers.
+
+    `outdated` are kept, although the release has another version of them now.
+    """
 
     actions: dict[str, Action] = field(default_factory=dict)
     writes: dict[str, bytes] = field(default_factory=dict)
-    # Kept, although the release has another version of it now.
-    outdated: tuple[str, ...] = ()
+    hashes: dict[str, str] = field(default_factory=dict)
+    outdated: list[str] = field(default_factory=list)
 
     def of(self, *actions: Action) -> list[str]:
         """Return the paths with these actions, in order."""
-        return sorted(path for path, action in self.actions.items() if action in actions)
+        return [path for path, action in self.actions.items() if action in actions]
 
 
 @dataclass(frozen=True)
@@ -201,10 +202,9 @@ def plan(folder: Path, files: Mapping[str, bytes], stubs: Collection[str], befor
     """Compare what is there with what a release should hold; nothing is written.
 
     Raises:
-        ReleaseError: a folder inside of it is a link, or something is in the way.
+        UsageError: a folder inside of it is a link, or something is in the way.
     """
-    made, outdated = Plan(), []
-    wanted = dict(files)
+    made, wanted = Plan(), dict(files)
     for path in stubs:
         there = _on_disk(folder, path)
         if there is None or before.is_own(path, digest(there)) or there == files[path]:
@@ -212,31 +212,31 @@ def plan(folder: Path, files: Mapping[str, bytes], stubs: Collection[str], befor
         changed = before.files.get(path) != digest(files[path])
         if changed or path + BESIDE in before.files:
             wanted[path + BESIDE] = files[path]
-    for path, data in wanted.items():
-        there = _on_disk(folder, path)
-        if there is None:
-            made.actions[path], made.writes[path] = Action.ADDED, data
-        elif there == data:
-            made.actions[path] = Action.UNCHANGED
+    for path in sorted(wanted.keys() | before.files.keys()):
+        there, data = _on_disk(folder, path), wanted.get(path)
+        known, sha256 = before.files.get(path), None if data is None else digest(data)
+        if there == data:
+            action = None
+        elif there is None:
+            action = Action.ADDED
         elif before.is_own(path, digest(there)):
-            made.actions[path], made.writes[path] = Action.UPDATED, data
-        elif path in stubs:
-            made.actions[path] = Action.YOURS
+            action = Action.UPDATED if data is not None else Action.REMOVED
         else:
-            made.actions[path] = Action.KEPT
-            if before.files.get(path) != digest(data):
-                outdated.append(path)
-    for path in before.files.keys() - wanted.keys():
-        there = _on_disk(folder, path)
-        if there is not None:
-            own = before.is_own(path, digest(there))
-            made.actions[path] = Action.REMOVED if own else Action.KEPT
-    return Plan(made.actions, made.writes, tuple(sorted(outdated)))
+            action = None if path in stubs else Action.KEPT
+        if action is not None:
+            made.actions[path] = action
+        if action in (Action.ADDED, Action.UPDATED):
+            made.writes[path] = data
+        if action is Action.KEPT:
+            if sha256 not in (None, known):
+                made.outdated.append(path)
+            sha256 = known
+        if sha256 is not None:
+            made.hashes[path] = sha256
+    return made
 
 
-def carry_out(
-    folder: Path, made: Plan, files: Mapping[str, bytes], before: Ledger, after: Ledger
-) -> Ledger:
+def carry_out(folder: Path, made: Plan, before: Ledger, after: Ledger) -> Ledger:
     """Write what is planned, then the ledger; return it.
 
     What was written is kept where this is cut short: the ledger says first what is going to be
@@ -245,40 +245,27 @@ def carry_out(
     Raises:
         OSError: a file cannot be written; `filename` names it.
     """
-    hashes = {path: digest(data) for path, data in made.writes.items()}
-    if hashes:
-        write(folder, before.model_copy(update={"pending": before.pending | hashes}))
+    pending = {path: made.hashes[path] for path in made.writes}
+    if pending:
+        write(folder, before.model_copy(update={"pending": before.pending | pending}))
     for path, data in made.writes.items():
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         write_whole_bytes(place, data)
     for path in made.of(Action.REMOVED):
         (folder / path).unlink(missing_ok=True)
-    known = {
-        path: hashes.get(path) or _known(path, action, files, before)
-        for path, action in made.actions.items()
-        if action is not Action.REMOVED
-    }
-    known = {path: sha256 for path, sha256 in sorted(known.items()) if sha256}
-    done = after.model_copy(update={"files": known, "pending": {}})
+    done = after.model_copy(update={"files": made.hashes})
     if done.model_copy(update={"date": before.date}) == before:
         return before
     write(folder, done)
     return done
 
 
-def _known(path: str, action: Action, files: Mapping[str, bytes], before: Ledger) -> str:
-    """Return the hash to remember of a file that is not written this time."""
-    if action is Action.KEPT or path not in files:
-        return before.files.get(path, "")
-    return digest(files[path])
-
-
 def _on_disk(folder: Path, path: str) -> bytes | None:
     """Return a file's bytes, None where there is none; for a link, bytes that are nobody's.
 
     Raises:
-        ReleaseError: a folder on the way is a link or a file, or the file cannot be read.
+        UsageError: a folder on the way is a link or a file, or the file cannot be read.
     """
     place = folder
     *above, name = path.split("/")
@@ -287,7 +274,7 @@ def _on_disk(folder: Path, path: str) -> bytes | None:
         if not os.path.lexists(place):
             return None
         if not stat.S_ISDIR(os.lstat(place).st_mode):
-            raise ReleaseError(f"DIR: got {place}, expected a folder; move it away, then run again")
+            raise UsageError(f"DIR: got {place}, expected a folder; move it away, then run again")
     place = place / name
     if not os.path.lexists(place):
         return None
@@ -295,8 +282,8 @@ def _on_disk(folder: Path, path: str) -> bytes | None:
     if stat.S_ISLNK(mode):
         return b"link to " + os.fsencode(os.readlink(place))
     if not stat.S_ISREG(mode):
-        raise ReleaseError(f"DIR: got {place}, expected a file; move it away, then run again")
+        raise UsageError(f"DIR: got {place}, expected a file; move it away, then run again")
     try:
         return place.read_bytes()
     except OSError as error:
-        raise ReleaseError(f"DIR: {place} cannot be read: {error.strerror}") from None
+        raise UsageError(f"DIR: {place} cannot be read: {error.strerror}") from None

@@ -12,6 +12,7 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Sequence
 
+from grader.spec.problem import ManifestError
 from grader.spec.trace_record import TRACED
 
 # Of the blank lines around a part one goes with it.
@@ -44,20 +45,18 @@ _ROW = re.compile(r"^\| \[(p\d\d)\]\(.*\n", re.MULTILINE)
 _PROBLEM = re.compile(r"problems/(p\d\d)/")
 
 
-class PageError(Exception):
-    """A page whose marks do not fit together; the message names it."""
-
-
 def for_students(text: str, path: str) -> str:
     """Return a page without what is for the course alone.
 
     Raises:
-        PageError: a mark has no counterpart.
+        ManifestError: a mark has no counterpart.
     """
     text = _MADE_BY_TESTS.sub("", text)
     text = _STUDENTS.sub(r"\1", _INLINE.sub("", _COURSE.sub("", text)))
     if found := _LEFT_OVER.search(text):
-        raise PageError(f"{path}: got {found[0]} without its counterpart")
+        raise ManifestError(
+            f"{path}: got {found[0]} without its counterpart; fix it, then run again"
+        )
     return text.rstrip("\n") + "\n"
 
 

@@ -9,7 +9,7 @@ import io
 import os
 import stat
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +19,7 @@ from grader.base.atomic_write import write_whole_bytes
 from grader.base.regular_file import open_regular
 from grader.base.text import byte_size, clean, fit, plural, styled, wrap
 from grader.commands.lint.command import lines_of
-from grader.commands.options import (
-    SUBMISSION,
-    UsageError,
-    expect_folder,
-    expect_place,
-    writing,
-)
+from grader.commands.options import SUBMISSION, UsageError, expect_folder, expect_place, writing
 from grader.judge import scoring
 from grader.source.intake import receipt, zips
 from grader.source.intake.archives import read
@@ -76,12 +70,8 @@ class Packed:
     code: str = ""
 
 
-def look_through(problems: Iterable[Problem], submission: Path) -> tuple[PackedAnswer, ...]:
-    """Return what a submission holds for each problem; nothing is run."""
-    return tuple(_answer(problem, submission) for problem in problems)
-
-
-def _answer(problem: Problem, submission: Path) -> PackedAnswer:
+def look_at(problem: Problem, submission: Path) -> PackedAnswer:
+    """Return what a submission holds for a problem; nothing is run."""
     if not os.path.lexists(submission / problem.id / problem.file):
         return PackedAnswer(problem, State.MISSING)
     source = read_source(problem, submission)
@@ -89,11 +79,6 @@ def _answer(problem: Problem, submission: Path) -> PackedAnswer:
         return PackedAnswer(problem, State.REFUSED, source)
     begun = source.verdict is None or steps_begun(source.data.decode("utf-8-sig", "replace"))
     return PackedAnswer(problem, State.READY if begun else State.NOT_STARTED, source)
-
-
-def files_of(answers: Iterable[PackedAnswer]) -> dict[str, bytes]:
-    """Return the bytes of all answers that could be read, refused ones too, by name."""
-    return {a.name: a.source.data for a in answers if a.source is not None and a.source.data}
 
 
 def pack(files: Mapping[str, bytes], date: datetime.date) -> bytes:
@@ -137,8 +122,6 @@ def is_own(path: Path) -> bool:
 
 
 HELP = "pack your answers into the archive to upload"
-
-
 OPTIONS = {
     **SUBMISSION,
     "--output FILE=submission.zip": "the archive to write (default: submission.zip)",
@@ -155,7 +138,7 @@ def run(options: argparse.Namespace) -> int:
         EnvironmentFault: the archive cannot be written, or not be read back.
     """
     folder, output = expect_folder(options.submission), options.output
-    answers = look_through(map(load_problem, problem_ids()), folder)
+    answers = tuple(look_at(problem, folder) for problem in map(load_problem, problem_ids()))
     if all(answer.state is State.MISSING for answer in answers):
         raise UsageError(
             f"--submission: got {folder}, which holds no answer;"
@@ -177,7 +160,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _written(answers: tuple[PackedAnswer, ...], output: Path) -> Packed:
-    files = files_of(answers)
+    # Of all that could be read, refused ones too.
+    files = {a.name: a.source.data for a in answers if a.source is not None and a.source.data}
     today = datetime.datetime.now(datetime.UTC).date()
     try:
         with writing(output, "--output"):
@@ -212,16 +196,13 @@ def _summary(packed: Packed, width: int) -> Iterator[str]:
     states = [answer.state for answer in packed.answers]
     counts = [(state, states.count(state)) for state in State if state in states]
     yield ", ".join(f"{count} {state.value}" for state, count in counts)
-    refused = states.count(State.REFUSED)
     if packed.archive is None:
         text = "nothing was written: no answer in it would be graded"
         yield from wrap(f"{text}; solve a problem, then run `make submit` again", width)
         return
-    if refused:
-        text = (
-            "what is refused earns nothing as it is, although it is in the archive where it can be"
-        )
-        yield from wrap(f"{text} read", width)
+    if State.REFUSED in states:
+        text = "what is refused earns nothing as it is, although it is in the archive"
+        yield from wrap(f"{text} where it can be read", width)
     size, files = byte_size(packed.num_bytes), plural(packed.num_files, "file")
     yield from wrap(f"wrote   {clean(packed.archive)} ({files}, {size}): upload it", width)
     yield f"receipt {packed.code}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from rich.console import Console
@@ -10,20 +11,13 @@ from rich.console import Console
 from grader.base import stdout
 from grader.base.atomic_write import write_whole
 from grader.base.text import clean, fit, styled, wrap
-from grader.commands.options import (
-    SEED,
-    SUBMISSION,
-    expect_folder,
-    expect_place,
-    seed_of,
-    writing,
-)
+from grader.commands.options import SEED, SUBMISSION, expect_folder, expect_place, seed_of, writing
 from grader.commands.trace.wanted import Wanted, expect_traceable
 from grader.judge.sealed import is_sealed, unlined
 from grader.report.state import command, left_out
 from grader.spec.environment import probe
 from grader.spec.problem import load_problem, problems_named
-from grader.spec.trace_record import Shown, TileRound, TraceRecord
+from grader.spec.trace_record import Shown, SourceLine, TileRound, TraceRecord
 
 _NAME, _LABEL, _NUMBER = 17, 9, 13  # widths of columns
 _MOST_FACTS = 3
@@ -60,9 +54,8 @@ def _head(record: TraceRecord, width: int) -> list[str]:
     if program is not None:
         ids = ", ".join(map(str, program.ids))
         where = f"({ids}) of {clean(program.kernel, 40)}: " if program.kernel else ""
-        text = (
-            f"{where}queries {program.queries} of head {program.head}, batch entry {program.batch}"
-        )
+        place = f"head {program.head}, batch entry {program.batch}"
+        text = f"{where}queries {program.queries} of {place}"
         lines += wrap(text, width, "  program  " if program.kernel else "  tile     ")
         queries = " and ".join(map(str, program.shown_queries))
         plural = "queries" if len(program.shown_queries) > 1 else "query"
@@ -102,8 +95,7 @@ def _tile(tile: TileRound, parts_at: int | None, width: int) -> list[str]:
     for shown in tile.shown:
         lines += _numbers(shown)
     if mark or tile.facts or not tile.ended:
-        for line in tile.ran:
-            lines += wrap(clean(line.text, 200), width, f"  line {line.line:<5}", " " * 12)
+        lines += _code(tile.ran, width)
     if not tile.ended:
         lines.append("  (read later: the end of this round was not seen)")
     return lines
@@ -126,12 +118,16 @@ def _numbers(shown: Shown) -> list[str]:
     return [row(name, "yours", shown.yours), last]
 
 
+def _code(source: Iterable[SourceLine], width: int) -> Iterator[str]:
+    for line in source:
+        yield from wrap(clean(line.text, 200), width, f"  line {line.line:<5}", " " * 12)
+
+
 def _end(record: TraceRecord, width: int) -> list[str]:
     lines = wrap(clean(record.conclusion, 600), width)
     if record.parting is not None:
         lines += wrap(clean(record.parting.text, 600), width, "  ")
-        for line in record.parting.lines:
-            lines += wrap(clean(line.text, 200), width, f"  line {line.line:<5}", " " * 12)
+        lines += _code(record.parting.lines, width)
     for note in record.notes:
         lines += wrap(clean(note, 600), width, "note: ")
     if record.case:
@@ -147,8 +143,6 @@ def _style_of(line: str) -> str:
 
 
 HELP = "show one program of a kernel, tile by tile"
-
-
 OPTIONS = {
     "--only p06": "the problem, p01 or one of p03 to p07",
     "--case CHECK[:N]": "a check, and which of its cases, from 1 (default: the first that is"

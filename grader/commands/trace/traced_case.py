@@ -10,7 +10,8 @@ import torch
 from grader.causes.state.program import Called
 from grader.checks import outcome
 from grader.checks.correctness import expect, find_differences
-from grader.commands.trace.wanted import TraceError, Wanted, why_not
+from grader.commands.options import UsageError
+from grader.commands.trace.wanted import Wanted, why_not
 from grader.isolate.session import Budget, Session
 from grader.kernel.observers.trace import traceable
 from grader.source.submission import Source, read_source
@@ -32,7 +33,7 @@ def run(
     """Find the case, follow the program, and return what was seen.
 
     Raises:
-        TraceError: there is no such case.
+        UsageError: there is no such case.
     """
     _expect_case(problem, wanted, seed)
     source = read_source(problem, submission)
@@ -50,11 +51,7 @@ def run(
 
 
 def _find(
-    problem: Problem,
-    session: Session,
-    wanted: Wanted,
-    seed: str,
-    on_case: Callable[[str], None],
+    problem: Problem, session: Session, wanted: Wanted, seed: str, on_case: Callable[[str], None]
 ) -> Called:
     """Call the case that is wanted; by default one after the other until one is wrong."""
     first: Called | None = None
@@ -83,7 +80,7 @@ def _expect_case(problem: Problem, wanted: Wanted, seed: str) -> None:
         return
     cases = problem.cases(problem.check(wanted.check), seed)
     numbers = "; ".join(f"{index + 1}: {case}" for index, case in cases.items())
-    raise TraceError(
+    raise UsageError(
         f"--case: got {wanted.check}:{wanted.number}, and the cases of {wanted.check} that run"
         f" without a GPU are {numbers}"
     )

@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from grader.spec.problem import ManifestError, Problem
+from grader.commands.options import UsageError
+from grader.spec.problem import Problem
 from grader.spec.problem_tables import Check
 from grader.spec.trace_record import TRACED, UNTRACED
 
 _CASE = re.compile(r"(\w{1,60})(?::(\d{1,4}))?")
 _PROGRAM = re.compile(r"(\d{1,9})(?:,(\d{1,9}))?(?:,(\d{1,9}))?")
-
-
-class TraceError(ManifestError):
-    """An option of `trace` cannot be used."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Wanted:
         """Read the options.
 
         Raises:
-            TraceError: one cannot be used.
+            UsageError: one cannot be used.
         """
         check_id, number, ids = None, None, None
         if case:
@@ -38,7 +35,7 @@ class Wanted:
             checks = [check.id for check in problem.checks if why_not(check) is None]
             known = [check.id for check in (*problem.checks, problem.counted) if check]
             if match is None or match[1].removeprefix("test_") not in known:
-                raise TraceError(
+                raise UsageError(
                     f"--case: got {case!r}, expected a check and a number, such as"
                     f" {checks[0]}:2; the checks are {', '.join(checks)}"
                 )
@@ -46,13 +43,13 @@ class Wanted:
             number = int(match[2]) if match[2] else None
             why = why_not(problem.check(check_id))
             if why is not None:
-                raise TraceError(f"--case: got {check_id}, {why}")
+                raise UsageError(f"--case: got {check_id}, {why}")
         if program and not problem.uses_triton:
-            raise TraceError(f"--program: got {program!r}; {problem.id} is PyTorch, without any")
+            raise UsageError(f"--program: got {program!r}; {problem.id} is PyTorch, without any")
         if program:
             match = _PROGRAM.fullmatch(program.replace(" ", ""))
             if match is None:
-                raise TraceError(f"--program: got {program!r}, expected ids such as 1,0,0")
+                raise UsageError(f"--program: got {program!r}, expected ids such as 1,0,0")
             ids = (int(match[1]), int(match[2] or 0), int(match[3] or 0))
         return cls(check_id, number, ids)
 
@@ -61,18 +58,15 @@ def expect_traceable(problem_ids: tuple[str, ...]) -> str:
     """Return the one problem to trace.
 
     Raises:
-        TraceError: several were named, or one that is not traced.
+        UsageError: several were named, or one that is not traced.
     """
-    if len(problem_ids) != 1:
-        raise TraceError(
-            f"--only: got {', '.join(problem_ids)}, expected one of {', '.join(TRACED)}"
+    id, *others = problem_ids
+    if others or id not in TRACED:
+        why = "" if others else f": {UNTRACED.get(id, 'it is no forward pass')}"
+        raise UsageError(
+            f"--only: got {', '.join(problem_ids)}, expected one of {', '.join(TRACED)}{why}"
         )
-    if problem_ids[0] not in TRACED:
-        raise TraceError(
-            f"--only: got {problem_ids[0]}, expected one of {', '.join(TRACED)}:"
-            f" {UNTRACED.get(problem_ids[0], 'it is no forward pass')}"
-        )
-    return problem_ids[0]
+    return id
 
 
 def why_not(check: Check) -> str | None:

@@ -36,8 +36,6 @@ from grader.spec.environment import probe
 from grader.spec.problem import Problem, load_problem
 
 HELP = "grade one problem again at each save"
-
-
 OPTIONS = {
     "--only p04": "the problem (default: the first that has a step to write)",
     **DEVICE,
@@ -96,7 +94,6 @@ def _watch(problem: Problem, request: Request, *, reports: bool) -> None:
             else:
                 screen.say(page.keys(screen.width))
             shown = Shown(state_path(os.environ, STATE))
-            args = (problem, next_request, children, keys, screen, shown)
-            Watch(*args, reports=reports).run()
+            Watch(problem, next_request, children, keys, screen, shown, reports=reports).run()
         finally:
             children.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import select
 import threading
@@ -28,7 +27,7 @@ _GRACE_S = 0.5
 
 
 class GradingRun:
-    """Grades `request` once, in a thread of its own."""
+    """Grades `request` once, in a thread of its own, and listens to what that says."""
 
     def __init__(self, request: Request, children: Children) -> None:
         self.cases: list[tuple[str, Verdict]] = []
@@ -43,15 +42,21 @@ class GradingRun:
         self._grader: Grader | None = None
         self._began = time.monotonic()
         self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        """Begin; returns at once."""
         self._thread.start()
 
     @property
     def is_running(self) -> bool:
         """Whether it has not come to its end."""
         return self._thread.is_alive()
+
+    @property
+    def words(self) -> str:
+        """How far it has come."""
+        if not self.cases:
+            return "starting"
+        check, verdict = self.cases[-1]
+        wrong = sum(verdict != "pass" for _, verdict in self.cases)
+        return f"{len(self.cases)} cases, {wrong} not passed; {check} {verdict}"
 
     def stop(self) -> None:
         """End the run and all that it started."""
@@ -73,8 +78,6 @@ class GradingRun:
         except Exception as error:  # told in the watch, which goes on
             self.error = error
         self.end_s = time.monotonic() - self._began
-
-    # What a grading says of its progress.
 
     def phase(self, problem_id: str, text: str) -> None:
         """Say nothing of phases."""
@@ -159,7 +162,8 @@ class Watch:
     def _wait(self) -> bool:
         """Wait for a key, or a moment, and see what has changed; False at q."""
         fds = [self._keys.fd] if self._keys.fd is not None and self._keys.in_foreground() else []
-        ready, _, _ = select.select(fds, [], [], self._patience_s())
+        due_s = LOOK_S if self._due_at is None else self._due_at - time.monotonic()
+        ready, _, _ = select.select(fds, [], [], min(max(0.0, due_s), LOOK_S))
         for key in self._keys.read() if ready else "":
             if key in "qQ\x04":
                 return False
@@ -167,12 +171,6 @@ class Watch:
         self._look()
         self._show()
         return True
-
-    def _patience_s(self) -> float:
-        due_s = LOOK_S if self._due_at is None else self._due_at - time.monotonic()
-        return min(max(0.0, due_s), LOOK_S)
-
-    # -- saves -----------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Begin anew when the file has been another for as long as an editor needs."""
@@ -193,16 +191,13 @@ class Watch:
         self._graded = state_of(self._path)
         request = self._request(first_checks(self._tested, self._dependent))
         self._run = GradingRun(request, self._children)
-        self._run.start()
-
-    # -- runs ------------------------------------------------------------------------------------
 
     def _show(self) -> None:
         run = self._run
         if run is None:
             return
         if run.is_running:
-            self._screen.status(self._words(run))
+            self._screen.status(f"{self._problem.id}: {run.words}")
             return
         self._run = None
         self._screen.status("")
@@ -213,25 +208,11 @@ class Watch:
         if self._wants_hint:
             self._hint()
 
-    def _words(self, run: GradingRun) -> str:
-        if not run.cases:
-            return f"{self._problem.id}: starting"
-        check, verdict = run.cases[-1]
-        wrong = sum(verdict != "pass" for _, verdict in run.cases)
-        return f"{self._problem.id}: {len(run.cases)} cases, {wrong} not passed; {check} {verdict}"
-
     def _tell(self, run: GradingRun) -> None:
-        assert run.record is not None
         now = run.record.problems[0]
-        before = self._tested if now.message is None else None
-        text = page.result(
-            now,
-            changes(before, now),
-            first_s=run.first_s,
-            end_s=run.end_s,
-            **self._screen.looks,
-        )
-        self._screen.say(text + "\n")
+        changed = changes(self._tested if now.message is None else None, now)
+        times = {"first_s": run.first_s, "end_s": run.end_s}
+        self._screen.say(page.result(now, changed, **times, **self._screen.looks) + "\n")
         if state_of(self._path) is None:
             self._say(f"waiting for {self._problem.id}/{self._problem.file}")
         self._last = now
@@ -243,17 +224,14 @@ class Watch:
                 self._say(text)
             self._page_told = bool(notes)
 
-    # -- keys ------------------------------------------------------------------------------------
-
     def _press(self, key: str) -> None:
         if key in "aA\r\n":
             self._begin()
+        elif key in "hH" and self._run is None:
+            self._hint()
         elif key in "hH":
             self._wants_hint = True
-            if self._run is None:
-                self._hint()
-            else:
-                self._say("the hint comes when this run has ended")
+            self._say("the hint comes when this run has ended")
         elif key in "oO":
             self._open()
         elif key == "?":
@@ -261,7 +239,7 @@ class Watch:
 
     def _hint(self) -> None:
         self._wants_hint = False
-        last = self._last
+        last, looks = self._last, self._screen.looks
         if last is None:
             return
         try:
@@ -270,10 +248,8 @@ class Watch:
         except Exception as error:  # a hint is not worth the watch
             self._say(f"no hint: {error}")
             return
-        render = functools.partial(render_hint, hint, self._shown.notices)
-        self._screen.say(
-            render(width=self._screen.width, color=bool(self._screen.looks["color"])) + "\n"
-        )
+        how = {"width": looks["width"], "color": looks["color"]}
+        self._screen.say(render_hint(hint, self._shown.notices, **how) + "\n")
 
     def _open(self) -> None:
         if not self._reports:

@@ -11,7 +11,6 @@ import os
 import signal
 import termios
 import tty
-from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Self, TextIO
 
@@ -38,17 +37,17 @@ class Keys:
                 self._before = termios.tcgetattr(self.fd)
             for number, handler in ((signal.SIGTSTP, self._suspend), (signal.SIGCONT, self._go_on)):
                 self._handlers[number] = signal.signal(number, handler)
-            self._begin()
+            self._set(single=True)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        self._give_back()
+        self._set(single=False)
 
     def read(self) -> str:
         """Return the keys that were pressed; "" where there are none, also at the stream's end."""
-        if self.fd is None or not self.in_foreground():
+        if not self.in_foreground():
             return ""
         try:
             data = os.read(self.fd, 64)
@@ -65,24 +64,24 @@ class Keys:
         except OSError:
             return False
 
-    def _begin(self) -> None:
-        if self._before is not None and self.fd is not None and self.in_foreground():
-            with contextlib.suppress(termios.error):
+    def _set(self, *, single: bool) -> None:
+        """Have the terminal give single keys, or be as it was."""
+        if self._before is None or not self.in_foreground():
+            return
+        with contextlib.suppress(termios.error):
+            if single:
                 tty.setcbreak(self.fd, termios.TCSADRAIN)
-
-    def _give_back(self) -> None:
-        if self._before is not None and self.fd is not None and self.in_foreground():
-            with contextlib.suppress(termios.error):
+            else:
                 termios.tcsetattr(self.fd, termios.TCSADRAIN, self._before)
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
-        self._give_back()
+        self._set(single=False)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         signal.signal(number, self._suspend)
 
     def _go_on(self, number: int, frame: FrameType | None) -> None:
-        self._begin()
+        self._set(single=True)
 
 
 class Screen:
@@ -160,9 +159,10 @@ def result(
     First what changed since the run before; then the first message, as the report tells it.
     """
     lines = wrap(_head(now, changed, first_s, end_s), width, "", "    ")
-    lines += _names("now passes", changed.passes, width)
-    lines += _names("now fails", changed.fails, width)
-    lines += _names("still fails", changed.still, width)
+    listed = changed.passes, changed.fails, changed.still
+    for label, ids in zip(("now passes", "now fails", "still fails"), listed, strict=True):
+        names = ", ".join(clean(id, NAME_LIMIT) for id in ids)
+        lines += wrap(names, width, f"{label:<11}  ") if ids else []
     for name, reason in losses(now).items():
         lines += wrap(reason, width, f"{name}: ")
     closing = next_lines([now], width)
@@ -176,21 +176,12 @@ def result(
 
 
 def _head(now: ProblemResult, changed: Changes, first_s: float | None, end_s: float) -> str:
-    before = changed.before
-    gain = ""
+    before, gain = changed.before, ""
     if before is not None and before.earned != now.points.earned:
         gain = f"{points(before.earned)} -> "
     first = f", first verdict after {first_s:.1f} s" if first_s is not None else ""
     verdict = str(now.verdict).replace("-", " ")
-    if now.verdict is Verdict.PASS:
-        verdict = "pass"
-    score = fraction(now.points)
-    return f"{now.id} {verdict}: points {gain}{score}; {end_s:.1f} s{first}"
-
-
-def _names(label: str, ids: Sequence[str], width: int) -> list[str]:
-    names = ", ".join(clean(id, NAME_LIMIT) for id in ids)
-    return wrap(names, width, f"{label:<11}  ") if ids else []
+    return f"{now.id} {verdict}: points {gain}{fraction(now.points)}; {end_s:.1f} s{first}"
 
 
 def _style_of(line: str) -> str:
@@ -216,11 +207,8 @@ def changes(before: ProblemResult | None, now: ProblemResult) -> Changes:
     """Compare two runs; a file that could not be run has no checks to compare."""
     earlier = {} if before is None else {c.id: c.verdict for c in before.checks}
     broken = [c.id for c in now.checks if c.verdict not in _NOT_BROKEN]
-    passes = [
-        c.id
-        for c in now.checks
-        if c.verdict is Verdict.PASS and earlier.get(c.id, Verdict.PASS) is not Verdict.PASS
-    ]
+    passing = [c.id for c in now.checks if c.verdict is Verdict.PASS]
+    passes = [id for id in passing if earlier.get(id, Verdict.PASS) is not Verdict.PASS]
     was_broken = {id for id, verdict in earlier.items() if verdict not in _NOT_BROKEN}
     return Changes(
         tuple(passes),
