@@ -301,9 +301,9 @@ def test_the_experiment_prints_what_its_answer_shows(problem):
     got, expected = printed.getvalue().split(), shown[2].split()
     assert len(got) == len(expected)
     for one, other in zip(got, expected, strict=True):
-        # Rounding errors depend on the processor.
+        # Rounding errors depend on the processor, and may be small by luck.
         rounding = re.fullmatch(r"\de[-+]\d\d", other) and re.fullmatch(r"\de[-+]\d\d", one)
-        assert one == other or (rounding and 1 / 30 < float(one) / float(other) < 30)
+        assert one == other or (rounding and 1 / 1000 < float(one) / float(other) < 30)
 
 
 @each_problem
