@@ -147,6 +147,19 @@ def test_a_kernel_is_translated_once_for_types_and_constants(engine: Engine) -> 
 
 
 @triton.jit
+def largest(y):
+    tl.store(y + tl.arange(0, 4), tl.full((4,), 3.4028234663852886e38, tl.float32))
+
+
+def test_a_constant_is_the_number_of_its_type_and_not_the_decimals_of_the_text(
+    engine: Engine,
+) -> None:
+    y = torch.zeros(4)
+    largest[(1,)](y)
+    assert y.tolist() == [torch.finfo(torch.float32).max] * 4
+
+
+@triton.jit
 def product(x, y, n: tl.constexpr):
     i = tl.arange(0, n)
     at = i[:, None] * n + i[None, :]

@@ -252,6 +252,7 @@ class Planner(serving.Worker):
         """Write the plan of one call, as far as it comes."""
         layout, nonce = arena.Layout.from_json(request["layout"]), request["nonce"]
         recorder = self.recorder
+        place = mmap.mmap(fds[0], plan.MAX_BYTES)  # now: after the call there may be no memory
         tensors = self._tensors(layout, spread=request["far"])
         recorder.begin(request["answers"], carried_out=request["carried_out"])
         for name, tensor in tensors.items():
@@ -268,7 +269,7 @@ class Planner(serving.Worker):
         launched, recorder.count = recorder.count, 0  # of a plan that is there
         if self.record and self.record.found:
             return self.record.refusal(nonce)
-        plan.write(mmap.mmap(fds[0], plan.MAX_BYTES), recorder.end(results))
+        plan.write(place, recorder.end(results))
         recorder.count = launched
         return Reply(nonce, Status.ASKS) if recorder.asks else reply
 

@@ -113,22 +113,23 @@ class Assembly:
         possible = self.problem.points_of(name)
         if not possible:
             return scoring.withheld(Verdict.NOT_MEASURED, 0, f"this problem has no {name} part")
-        return scoring.gate(self._score(possible, evidence), supporting(self.problem, checks, name))
+        score = self._score(name, possible, evidence)
+        return scoring.gate(score, supporting(self.problem, checks, name))
 
-    def _score(self, possible: float, evidence: Evidence) -> ComponentResult:
+    def _score(self, name: str, possible: float, evidence: Evidence) -> ComponentResult:
         problem, request = self.problem, self.request
-        match evidence.figures:
-            case _ if evidence.verdict is not None:
-                reason = evidence.reason or "no reason was recorded"
-                return scoring.withheld(evidence.verdict, possible, reason)
-            case WorkFigures() as figures:
+        if evidence.verdict is not None:
+            reason = evidence.reason or "no reason was recorded"
+            return scoring.withheld(evidence.verdict, possible, reason)
+        match name, evidence.figures:
+            case "work", WorkFigures() as figures:
                 return scoring.score_work(figures, possible)
-            case SpeedFigures() as figures:
+            case "speed", SpeedFigures() as figures:
                 figures = aimed(problem, figures, request.environment, request.calibration)
                 return scoring.score_speed(figures, possible)
-            case MemoryFigures() as figures:
+            case "memory", MemoryFigures() as figures:
                 return scoring.score_memory(figures, possible)
-        reason = "the judge recorded no figures"
+        reason = f"the judge recorded no figures of {name}"
         return scoring.withheld(Verdict.INTERNAL, possible, reason)
 
 

@@ -8,6 +8,7 @@ takes about the same time.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -149,6 +150,7 @@ def _number(op: Operation, text: str, type: Type) -> Any:
         if text.startswith("0x"):
             bits = np.array(int(text, 16), _UNSIGNED[type.bits // 8])
             return torch.from_numpy(bits).view(dtype_of(type)).item()
-        return float(text)
+        value = float(text)
+        return struct.unpack("f", struct.pack("f", value))[0] if type.element == "f32" else value
     except (ValueError, OverflowError):
         raise op.unmodelled(f"with {text[:40]!r}") from None
