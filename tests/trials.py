@@ -111,8 +111,9 @@ def overcharged(mutant: Mutant, judged: Judged) -> list[str]:
     points = judged.correctness.points
     share = points.earned / points.possible
     complaints = []
-    bridges = {check.id for check in judged.problem.checks if check.bridge}  # of their own function
-    held = [check.id for check in judged.checks if check.share > 0.0 and check.id not in bridges]
+    # A bridge is of a function of its own; launches and stores earn their step whatever is in them.
+    others = {c.id for c in judged.problem.checks if c.bridge or c.judges != "numbers"}
+    held = [check.id for check in judged.checks if check.share > 0.0 and check.id not in others]
     if mutant.earns_nothing and held:
         complaints.append(f"earns {points.earned} points: {', '.join(held)}")
     if share < (mutant.keeps or 0.0) or share >= 1.0:

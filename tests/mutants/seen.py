@@ -125,7 +125,7 @@ _BY_CAUSE = {
         "section_ignored": "p04",
     },
     "STORED-ELSEWHERE": {
-        "lse_of_whole_tiles": "p03 p04 p06 p07",
+        "lse_of_whole_tiles": "p03 p04 p05 p06 p07",
         "strides_of_q_for_out": "p03 p04 p05 p06 p07",
         "lse_of_all_batches_in_one": "p05",
         "query_read_by_the_kv_head": "p05",

@@ -34,7 +34,7 @@ WRONG = (
         ("every tile masked", "", "MASK-INSIDE-THE-TILE", (_FULL, "full_end = 0"), (_MASK, "visible = keys[None, :] <= (queries - tl.min(queries, 0))[:, None]")),
         ("walk from the diagonal", "plain", "OTHER-PAIRS", (_LOOP, "for key_start in range(full_end, end_key, BLOCK_N):")),
         ("walk from the second tile", "", "OTHER-PAIRS", (_LOOP, "for key_start in range(BLOCK_N, end_key, BLOCK_N):")),
-        ("walk of half steps", "", "", (_LOOP, "for key_start in range(0, end_key, BLOCK_N // 2):")),
+        ("walk of half steps", "", "TILE-OUTSIDE", (_LOOP, "for key_start in range(0, end_key, BLOCK_N // 2):")),
         ("walk one tile too long and unmasked", "", "KEYS-AFTER-THE-QUERY", (_END, "end_key = tl.minimum(query_start + BLOCK_M + BLOCK_N, seqlen)"), (_FULL, "full_end = query_start + 2 * BLOCK_M")),
         ("last key hidden", "", "VISIBLE-KEYS-MASKED", (_MASK, _MASK + " - (keys[None, :] == seqlen - 1)")),
         ("keys counted in tiles", "", "MASK-INSIDE-THE-TILE", ("keys = key_start + offs_n", "keys = key_start * BLOCK_N + offs_n")),

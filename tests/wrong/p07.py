@@ -53,7 +53,7 @@ WRONG = (
         ("window and sinks exchanged", "sinks", "OTHER-WINDOW", (_SIZES, _SIZES.replace("window_size, num_sink_tokens", "num_sink_tokens, window_size"))),
         ("sinks part of the window", "", "VISIBLE-KEYS-MASKED OTHER-WINDOW", (_CLAMP, "window_size, num_sink_tokens = max(min(window_size, seqlen) - num_sink_tokens, 1), min(num_sink_tokens, seqlen)")),
         ("sinks clamped to the window size", "", "VISIBLE-KEYS-MASKED OTHER-PAIRS", (_CLAMP, "window_size, num_sink_tokens = min(window_size, seqlen), min(num_sink_tokens, window_size)")),
-        ("sinks one short", "", "VISIBLE-KEYS-MASKED", (_CLAMP, "window_size, num_sink_tokens = min(window_size, seqlen), max(min(num_sink_tokens, seqlen) - 1, 0)")),
+        ("sinks one short", "", "VISIBLE-KEYS-MASKED SINKS-ONE-FEWER", (_CLAMP, "window_size, num_sink_tokens = min(window_size, seqlen), max(min(num_sink_tokens, seqlen) - 1, 0)")),
         ("acc not rescaled", "", "RESCALE-ACC-MISSING", (ACC, ACC.replace("acc * rescale[:, None]", "acc"))),
         ("rescaled by exp", "", "TILE-SHARES", (RESCALE, RESCALE.replace("exp2", "exp"))),
         ("weights by exp", "", "EXPONENTIALS-MIXED", (WEIGHTS, WEIGHTS.replace("exp2", "exp"))),
