@@ -131,7 +131,7 @@ def test_a_load_that_relies_on_lanes_it_leaves_out_is_told_so() -> None:
     assert headlines == {"y depends on lanes that a load without other= left undefined"}
 
 
-@pytest.mark.parametrize("problem", drawn(["p02", "p05", "p08"], 3))
+@pytest.mark.parametrize("problem", ["p02", "p08"])
 def test_an_offset_of_32_bits_that_wraps_around_is_named_with_its_line(problem: str) -> None:
     source = model_answer(problem)
     assert ".to(tl.int64)" in source

@@ -220,7 +220,7 @@ def test_a_film_of_a_wrong_kernel_begins_where_it_parts(chromium, page):
     chromium.show(page("tiles visited twice"), width=390)
     part = chromium.run(f"{FILM}.dataset.part")
     assert tile_shown(chromium)[0].startswith(f"tile {part} of ")
-    assert tile_shown(chromium)[0].endswith(", parts here")
+    assert tile_shown(chromium)[0].endswith(", diverges here")
     chromium.run(f"{FILM}.querySelector('[data-go=first]').click()")
     chromium.run(f"{FILM}.querySelector('[data-go=part]').click()")
     assert tile_shown(chromium)[0].startswith(f"tile {part} of ")

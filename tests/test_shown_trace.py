@@ -151,7 +151,7 @@ def test_the_page_shows_each_tile_with_a_table_and_marks_the_one_where_it_parts(
         )
         == 2
     )
-    assert text.count(">parts here</span>") == 2
+    assert text.count(">diverges here</span>") == 2
     assert "tiles 2 to 14 are not shown" in text and "tiles 25 to 39 are not shown" in text
     assert "<b>differs in 2 queries</b>" in text and "not compared" in text
     assert '<th scope="col">yours</th><th scope="col">reference</th>' in text

@@ -93,7 +93,7 @@ def test_the_command_traces_the_first_wrong_case_and_writes_it(run, answers, tmp
     code, out, err = run(*options)
     assert code == 0, err
     assert out.startswith("trace of p03 plain:1, noncausal_attention.py\n")
-    assert "tile 2   keys 64-127" in out and "<- parts here" in out
+    assert "tile 2   keys 64-127" in out and "<- diverges here" in out
     assert "running_sum = running_sum + tl.sum(p, 1)" in out
     assert all(len(line) <= 80 for line in out.splitlines())
     again = re.search(r"repeat: make trace P=p03 CASE=(\S+) SEED=(\S+) PROGRAM=(\S+)", out)
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_written_is_said_and_the_trace_is_shown(
     monkeypatch.setattr(trace_command, "write_whole", full)
     options = ("--only", "p03", "--submission", answers, "--case", "plain:1")
     code, out, err = run(*options, "--json", tmp_path / "t.json")
-    assert code == 4 and "cannot write" in err and "<- parts here" in out
+    assert code == 4 and "cannot write" in err and "<- diverges here" in out
 
 
 def test_by_default_the_program_with_the_worst_wrong_element_is_followed():

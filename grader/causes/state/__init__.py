@@ -1,1 +1,1 @@
-"""Follows one program of a kernel, tile by tile, and says where it parts from the reference."""
+"""Follows one program of a kernel, tile by tile, and says where it diverges from the reference."""

@@ -53,12 +53,9 @@ def conclusion_of(
         if never:
             notes.append(f"{never}: {_LOOK}")
         r = compared.part.round
-        text = "the state parts from the reference in the first tile"
+        text = "the state diverges from the reference in the first tile"
         if r > 0:
-            text = (
-                f"the state agrees with the reference up to tile {r}, and parts from it in tile"
-                f" {r + 1}"
-            )
+            text = f"the state matches the reference up to tile {r}, and diverges in tile {r + 1}"
         return Conclusion(text, tuple(notes), is_known=True)
     if failed:
         text = "the call ended as said above; these are the tiles up to then"
@@ -80,7 +77,7 @@ def _why_not_known(rounds: Rounds, compared: Compared) -> str:
         return "the end of an iteration of the loop was not seen"
     if rounds.more:
         return f"{rounds.more} more tiles were visited than are compared"
-    return "no variable that is compared parts from the reference"
+    return "no variable that is compared diverges from the reference"
 
 
 def _without_parting(
@@ -105,7 +102,7 @@ def _without_parting(
     odd = next((r for r in range(len(rounds)) if is_odd(rounds, compared, r)), None)
     if odd is not None:
         return f"tile {odd + 1} goes wrong: see the line with ! there", False
-    return "where the state parts from the reference is not known", False
+    return "where the state diverges from the reference is not known", False
 
 
 def is_odd(rounds: Rounds, compared: Compared, r: int) -> bool:

@@ -207,7 +207,7 @@ def _facts(rounds: Rounds, compared: Compared, r: int, row: int) -> list[str]:
 
 
 def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | None:
-    """Return where the state parts from the oracle, in words, and the lines behind it."""
+    """Return where the state diverges from the reference, in words, and the lines behind it."""
     part = compared.part
     if part is None:
         return None

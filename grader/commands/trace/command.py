@@ -87,7 +87,7 @@ def _left_out(tiles: list[TileRound]) -> str:
 
 
 def _tile(tile: TileRound, parts_at: int | None, width: int) -> list[str]:
-    mark = "   <- parts here" if tile.number == parts_at else ""
+    mark = "   <- diverges here" if tile.number == parts_at else ""
     line = f"   line {tile.line}" if tile.line else ""
     lines = [f"tile {tile.number}   keys {tile.keys}{line}{mark}"]
     for fact in tile.facts[:_MOST_FACTS]:
@@ -137,7 +137,7 @@ def _end(record: TraceRecord, width: int) -> list[str]:
 
 def _style_of(line: str) -> str:
     """Return the style of a line: colour says no more than its words do."""
-    if "<- parts here" in line or line.startswith("  ! "):
+    if "<- diverges here" in line or line.startswith("  ! "):
         return "bold red"
     return "bold" if line.startswith("tile") else ""
 

@@ -91,7 +91,7 @@ for (const film of document.querySelectorAll(".film")) {
     const now = new Set(ran.split(" "));
     for (const line of lines) line.classList.toggle("ran-now", now.has(line.dataset.line));
     const place = "tile " + rounds[at].dataset.number + " of " + film.dataset.tiles;
-    status.textContent = place + (at === part ? ", parts here" : "");
+    status.textContent = place + (at === part ? ", diverges here" : "");
     if (grid) {
       const [x, width] = span(keys, grid.left, grid.across, grid.cell);
       const [y, height] = span(svg.dataset.queries, grid.top, grid.down, grid.cell);
