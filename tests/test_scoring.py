@@ -206,6 +206,7 @@ def figures_of(speedup, floor=1.0, full=20.0):
         ("pass internal", "skipped", (0, 0, 2)),
         ("fail internal", "skipped", (0, 2, 2)),
         ("not-measured", "skipped", (0, 0, 2)),
+        ("", "internal", (0, 0, 2)),
     ],
 )
 def test_gate_opens_only_where_all_checks_pass_that_a_component_rests_on(checks, verdict, points):

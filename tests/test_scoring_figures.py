@@ -1,12 +1,13 @@
 """Points for speed, work and memory, for every figure there can be."""
 
+import itertools
 import math
 
 import pytest
 
 from grader.judge import scoring
 from grader.spec.grade_record import Amount, MemoryFigures, Verdict, WorkFigures
-from tests.test_scoring import figures_of, is_tenths, pts
+from tests.test_scoring import assert_ordered, figures_of, is_tenths, pts
 
 NOT_A_MEASUREMENT = [math.nan, math.inf, -math.inf, 0.0, -3.0, None]
 
@@ -147,6 +148,8 @@ def test_a_right_kernel_that_does_too_much_passes_with_part_of_the_points(ratio,
         ((0, 0), (10, 20), "pass"),
         ((10, 21), (10, 20), "fail"),
         ((11, 20), (10, 20), "fail"),
+        ((10,), (10, 20), "internal"),
+        ((), (), "internal"),
     ],
 )
 def test_memory_is_all_or_nothing(extra, allowed, verdict):
@@ -154,7 +157,7 @@ def test_memory_is_all_or_nothing(extra, allowed, verdict):
     memory = scoring.score_memory(figures, 2)
     assert memory.verdict == verdict
     assert memory.points.earned == (2 if verdict == "pass" else 0)
-    assert memory.points.available == 2
+    assert memory.points.available == (0 if verdict == "internal" else 2)
     assert memory.figures is figures
 
 
@@ -171,3 +174,15 @@ def test_memory_failure_tells_of_the_tile_where_the_call_names_one():
     figures = MemoryFigures(extra_bytes=(9,), allowed_bytes=(2,), lengths=(64,), tile=(64, 16))
     reason = scoring.score_memory(figures, 2).reason
     assert reason.endswith(" with tile_q=64, tile_k=16: hold the scores of one tile at a time")
+
+
+def test_garbage_in_the_figures_of_work_stays_a_fraction():
+    counts = (-(2**63), -1, 0, 1, 1000, 2**63 - 1)
+    for full in (1.1, 5.0):
+        for done, needed, naive in itertools.product(counts, repeat=3):
+            read = Amount(done=done, needed=needed, naive=naive)
+            figures = work_of(full=full, elements_read=read)
+            assert 0 <= scoring.work_fraction(figures) <= 1
+            work = scoring.score_work(figures, 2)
+            assert_ordered(work.points)
+            assert (work.reason is None) == (work.points.earned == 2)

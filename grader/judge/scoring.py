@@ -209,6 +209,9 @@ def is_wasteful(work: ComponentResult) -> bool:
 def score_memory(figures: MemoryFigures, possible: float) -> ComponentResult:
     """Score extra memory: all points if no more than allowed at every length, or none."""
     extra, allowed = figures.extra_bytes, figures.allowed_bytes
+    if not len(extra) == len(allowed) == len(figures.lengths) > 0:
+        reason = "extra or allowed memory was not recorded for every length"
+        return withheld(Verdict.INTERNAL, possible, reason, figures)
     within = [got <= limit for got, limit in zip(extra, allowed, strict=True)]
     if all(within):
         return _passed(possible, possible, None, figures)
@@ -231,6 +234,8 @@ def gate(component: ComponentResult, rests_on: Sequence[CheckResult]) -> Compone
     possible = component.points.possible
     if not _is_measured(component.verdict):
         return component
+    if not rests_on:
+        return withheld(Verdict.INTERNAL, possible, "no check was recorded that it rests on")
     if hold(rests_on):
         return component
     if failed := [c.id for c in rests_on if _is_measured(c.verdict) and not _passes(c)]:
