@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -45,7 +46,13 @@ class Program(Translation):
     """One kernel, ready to be launched any number of times."""
 
     def __init__(
-        self, module: Module, *, overflow: bool = False, noted: bool = False, path: str = ""
+        self,
+        module: Module,
+        *,
+        overflow: bool = False,
+        noted: bool = False,
+        path: str = "",
+        steps: Mapping[str, Callable[[Operation, Translation], Run]] = MappingProxyType({}),
     ) -> None:
         """Translate a module; with `overflow` observers see offsets of 32 bits wrap around.
 
@@ -69,6 +76,7 @@ class Program(Translation):
             "tt.get_num_programs": self._num_programs,
             "tt.print": self._print,
             "tt.assert": self._assert,
+            **steps,
         }
         self.distance = notes.annotate(module) if noted else 0
         types = [type for type in module.types[1:] if type is not notes.NOTE]

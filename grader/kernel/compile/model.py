@@ -1,0 +1,205 @@
+"""Predicts how long a launch takes, from what its programs ask of a chip.
+
+Each program lasts as long as the units of its multiprocessor need for it and for those beside it,
+or as its own chain of instructions takes, whichever is longer, smoothly. Programs are handed out in
+order to multiprocessors as these become free. Memory has its own time. The constants were fitted;
+docs/records/predicted-h100-2026-11-27.json has kernels, times and errors, docs/predict.md says how
+good it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Sequence
+
+import torch
+
+from grader.kernel.compile.chips import EVERY_CHIP, Chip, resident_programs
+from grader.kernel.compile.listing import Mix
+from grader.kernel.compile.work import Work
+from grader.kernel.machine.ttir import NotMeasured
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """A GPU whose times are predicted: its chip, clock and memory, from NVIDIA's data sheets.
+
+    `macs` are products of 16-bit dots per clock in each of the four parts of a multiprocessor;
+    `wgmma` says that it has instructions for which warps do not wait.
+    """
+
+    name: str
+    chip: Chip
+    clock_hz: float
+    bytes_per_s: float
+    macs: float
+    wgmma: bool
+
+
+GPUS = (
+    Gpu("A100", EVERY_CHIP[80], 1.41e9, 2.039e12, 256.0, wgmma=False),
+    Gpu("H100", EVERY_CHIP[90], 1.755e9, 3.35e12, 512.0, wgmma=True),
+    Gpu("H200", EVERY_CHIP[90], 1.755e9, 4.8e12, 512.0, wgmma=True),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Constants:
+    """Fitted: cycles of a unit or of a wait, except `memory` and the two rates of bytes.
+
+    `memory` is the share of the data sheet's bandwidth that is reached; `overlap` and `hiding` are
+    the powers by which units, and units and a program's own chain, add up: 1 one behind the other,
+    infinite at the same time.
+    """
+
+    tensor: float = 1.0
+    waited: float = 1.6  # mma on a chip that has wgmma, whose rate it does not reach
+    special: float = 8.0
+    other: float = 1.5
+    issue: float = 0.7
+    shared: float = 0.0087  # a byte
+    overlap: float = 1.8
+    instruction: float = 1.0
+    round: float = 250.0
+    wait: float = 50.0
+    fetch: float = 700.0
+    program: float = 2500.0
+    hiding: float = 3.5
+    memory: float = 0.75
+    stored_per_s: float = 3e12
+    reduced_per_s: float = 2.5e12
+    launch_s: float = 2e-6
+
+
+FITTED = Constants()
+_MEMORY_POWER = 8.0
+_LEAST_FOUND, _MOST_NARROW = 0.9, 0.5
+# What a unit is called where it is what bounds a kernel.
+UNITS = ("tensor cores", "exp2 and other special functions", "arithmetic besides dots",
+         "issue slots", "shared memory")  # fmt: skip
+
+
+class CannotTell(NotMeasured):
+    """The model has not seen kernels of this kind."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Launched:
+    """What is known of a launch beside its work; `tensor_bytes` are those of its arguments."""
+
+    num_warps: int
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    tensor_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Time:
+    """A prediction: milliseconds, what bounds the kernel, and the share of the peak of dots."""
+
+    ms: float
+    bound: str
+    peak: float
+
+
+def expect_known(work: Work, launched: Launched) -> None:
+    """Raise CannotTell where a launch is of a kind that the model does not cover."""
+    total = Mix()
+    for mix, size in zip(work.mixes, work.sizes.tolist(), strict=True):
+        total += mix * (size * launched.num_warps)
+    if launched.stack_bytes:
+        raise CannotTell("its variables do not fit into registers, and what spills is not modelled")
+    if work.macs and not total.macs:
+        raise CannotTell("its dots use no tensor cores, and such dots are not modelled")
+    if total.macs < _LEAST_FOUND * work.macs:
+        raise CannotTell("its loops could not be found again in the machine code")
+    if total.narrow_bytes > _MOST_NARROW * (total.global_bytes + 1):
+        raise CannotTell(
+            "its threads read less than 4 bytes at a time: whether their addresses lie side by side"
+            " is not modelled"
+        )
+
+
+def predict(work: Work, launched: Launched, gpu: Gpu, constants: Constants = FITTED) -> Time:
+    """Return the time of one launch on a GPU."""
+    c, warps = constants, launched.num_warps
+    resident, _ = resident_programs(
+        gpu.chip, num_warps=warps, registers=launched.registers, shared_bytes=launched.shared_bytes
+    )
+    programs = len(work.kinds)
+    resident = max(1, min(resident, math.ceil(programs / gpu.chip.multiprocessors)))
+    names = [field.name for field in dataclasses.fields(Mix)]
+    mixes = torch.tensor([[getattr(m, n) for n in names] for m in work.mixes], dtype=torch.float64)
+    of = dict(zip(names, mixes.T, strict=True))
+    waited = of["waited_macs"] * (c.waited if gpu.wgmma else 1.0)
+    tensor = (of["macs"] - of["waited_macs"] + waited) / gpu.macs * c.tensor
+    in_part = warps / 4
+    units = torch.stack(
+        [
+            tensor * in_part,
+            of["special"] * c.special * in_part,
+            of["other"] * c.other * in_part,
+            (of["issued"] + (0.0 if gpu.wgmma else 1.0) * of["fused"]) * c.issue * in_part,
+            of["shared_bytes"] * c.shared * warps,
+        ]
+    )
+    busy = _together(units, c.overlap) * resident
+    chain = (
+        tensor
+        + of["issued"] * c.instruction
+        + of["special"] * c.special / 2
+        + torch.tensor(work.rounds, dtype=torch.float64) * c.round
+        + of["waits"] * c.wait
+        + of["fetches"] * c.fetch
+        + c.program
+    )
+    lasts = _together(torch.stack([busy, chain]), c.hiding)
+    slots = gpu.chip.multiprocessors * resident
+    compute_s = _handed_out(lasts[work.kinds].tolist(), slots) / gpu.clock_hz
+    sizes = work.sizes.to(torch.float64)
+    reduced = float((of["reduced_bytes"] * sizes).sum()) * warps
+    moved = min(work.loaded + work.stored, launched.tensor_bytes)
+    times = {
+        "": compute_s,
+        "bytes to and from memory": moved / (c.memory * gpu.bytes_per_s),
+        "bytes that are stored again and again": work.stored / c.stored_per_s,
+        "atomics": reduced / c.reduced_per_s,
+    }
+    values = torch.tensor(list(times.values()), dtype=torch.float64)
+    seconds = float(_together(values, _MEMORY_POWER)) + c.launch_s
+    bound = max(times, key=lambda name: times[name])
+    if not bound and float((chain * sizes).sum()) > float((busy * sizes).sum()):
+        count = f"{resident} program{'s' if resident > 1 else ''} per multiprocessor"
+        bound = f"latency, with {count}"
+    elif not bound:
+        bound = UNITS[int((units * sizes).sum(1).argmax())]
+    peak = 4 * gpu.macs * gpu.chip.multiprocessors * gpu.clock_hz
+    return Time(1e3 * seconds, bound, work.macs / peak / seconds)
+
+
+def cycles_of(mix: Mix, constants: Constants = FITTED) -> float:
+    """Return what instructions cost a part of a multiprocessor, of any GPU: to compare lines."""
+    c = constants
+    return max(
+        mix.macs / GPUS[-1].macs, c.special * mix.special, c.other * mix.other, mix.issued * c.issue
+    )
+
+
+def _together(times: torch.Tensor, power: float) -> torch.Tensor:
+    """Add times up along the first axis, as far as they do not overlap."""
+    longest = times.amax(0).clamp_min(1e-12)
+    return longest * ((times / longest) ** power).sum(0) ** (1 / power)
+
+
+def _handed_out(durations: Sequence[float], slots: int) -> float:
+    """Return when the last program ends, each begun in order as soon as a slot is free."""
+    if len(set(durations)) == 1:
+        return durations[0] * math.ceil(len(durations) / slots)
+    ends = list(durations[:slots])
+    heapq.heapify(ends)
+    for duration in durations[slots:]:
+        heapq.heapreplace(ends, ends[0] + duration)
+    return max(ends)

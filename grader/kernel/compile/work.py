@@ -1,0 +1,170 @@
+"""What the programs of a launch ask of a chip: its machine code, by how often each part of it runs.
+
+The machine code has loops and blocks, the kernel's text has regions of which it is known how often
+each program runs them. They are matched by the lines of the source that they come from, and loops
+by their order, too.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+
+from grader.kernel.compile.listing import Listing, Mix
+from grader.kernel.machine.visits import Region, Visited
+
+Place = tuple[str, int]
+_LEAST_ALIKE = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What the programs of a launch do.
+
+    `kinds` (programs,) numbers those that do the same, in the order of their numbers, and `sizes`
+    says how many there are of each kind. `mixes` has what a warp of each kind asks for in all,
+    `rounds` how often it runs an innermost loop. `by_line` has what one warp of each program asks
+    for together, by the lines of the source. `macs`, `loaded` and `stored` (bytes) are those of
+    all programs by the kernel's text.
+    """
+
+    kinds: torch.Tensor
+    sizes: torch.Tensor
+    mixes: tuple[Mix, ...]
+    rounds: tuple[float, ...]
+    by_line: dict[Place, Mix]
+    macs: float
+    loaded: float
+    stored: float
+
+
+def work(code: Listing, visits: Visited, num_warps: int) -> Work:
+    """Return what a launch asks for, given how often its programs run the regions of its text."""
+    loops = _matched(code, visits.regions)
+    unrolled = {
+        number: _unrolled(code, code.loops[number], region, visits.regions, num_warps)
+        for number, region in loops.items()
+    }
+    counts, kinds, sizes = torch.unique(
+        visits.counts, dim=1, return_inverse=True, return_counts=True
+    )
+    runs = torch.zeros((len(code.blocks), counts.shape[1]), dtype=torch.float64)
+    rounds = torch.zeros(counts.shape[1], dtype=torch.float64)
+    for number, block in enumerate(code.blocks):
+        inside = _innermost(code.loops, number)
+        if inside is None:
+            region, factor = _region_of(block.lines, _outside(visits.regions)), 1
+        elif inside not in loops:  # what is left over of a loop that the assembler unrolled
+            continue
+        else:
+            region, factor = _region_of(block.lines, _within(loops[inside], visits)), unrolled[inside]
+        runs[number] = counts[region.number] / factor
+    for number, region in loops.items():
+        if not any(loops[other].parent is not None and _is_inside(loops[other], region)
+                   for other in loops if other != number):
+            rounds += counts[region.number] / unrolled[number]
+    mixes, by_line = [Mix() for _ in range(counts.shape[1])], collections.defaultdict(Mix)
+    for number, block in enumerate(code.blocks):
+        for kind, mix in enumerate(mixes):
+            mix += block.mix * float(runs[number, kind])
+        total = float((runs[number] * sizes).sum())
+        for line, mix in block.mixes.items():
+            by_line[line] += mix * total
+    totals = visits.counts.sum(1).tolist()
+    macs, loaded, stored = (
+        float(sum(getattr(r, name) * totals[r.number] for r in visits.regions))
+        for name in ("macs", "loaded", "stored")
+    )
+    rounded = tuple(map(float, rounds))
+    return Work(kinds, sizes, tuple(mixes), rounded, dict(by_line), macs, loaded, stored)
+
+
+def _innermost(loops: Sequence[tuple[int, int]], block: int) -> int | None:
+    around = [(last - first, n) for n, (first, last) in enumerate(loops) if first <= block <= last]
+    return min(around)[1] if around else None
+
+
+def _is_inside(region: Region, loop: Region) -> bool:
+    parent = region.parent
+    while parent is not None and parent is not loop:
+        parent = parent.parent
+    return parent is loop
+
+
+def _outside(regions: Sequence[Region]) -> list[Region]:
+    return [region for region in regions if region.around is None]
+
+
+def _within(loop: Region, visits: Visited) -> list[Region]:
+    return [region for region in visits.regions if region.around is loop]
+
+
+def _region_of(lines: collections.Counter[Place], regions: Sequence[Region]) -> Region:
+    """Return the region that most instructions are of, by lines that only one of them has."""
+    votes: collections.Counter[int] = collections.Counter()
+    for line, count in lines.items():
+        having = [region for region in regions if line in region.lines]
+        if len(having) == 1:
+            votes[having[0].number] += count
+    best = votes.most_common(1)
+    return next((r for r in regions if best and r.number == best[0][0]), regions[0])
+
+
+def _lines_of(loop: Region, regions: Sequence[Region]) -> set[Place]:
+    own = {line for region in regions if region is loop or _is_inside(region, loop)
+           for line in region.lines}  # fmt: skip
+    return own
+
+
+def _matched(code: Listing, regions: Sequence[Region]) -> dict[int, Region]:
+    """Return the loop of the text that each loop of the machine code is, by the latter's number."""
+    texts = [region for region in regions if region.loop]
+    lines = [_lines_of(region, regions) for region in texts]
+    codes = [
+        set().union(*(block.lines for block in code.blocks[first : last + 1]))
+        for first, last in code.loops
+    ]
+    depths = [_depth(region) for region in texts]
+    deep = [sum(f <= first and last <= l for f, l in code.loops) for first, last in code.loops]
+    alike = [
+        [len(a & b) / max(1, len(a | b)) if deep[i] == depths[j] else 0.0
+         for j, b in enumerate(lines)]
+        for i, a in enumerate(codes)
+    ]  # fmt: skip
+    # The pairs, in the order of both, whose likeness is the largest in sum.
+    best = [[(0.0, ())] * (len(texts) + 1) for _ in range(len(codes) + 1)]
+    for i in range(len(codes)):
+        for j in range(len(texts)):
+            choices = [best[i][j + 1], best[i + 1][j]]
+            if alike[i][j] > _LEAST_ALIKE:
+                before = best[i][j]
+                choices.append((before[0] + alike[i][j], (*before[1], (i, j))))
+            best[i + 1][j + 1] = max(choices, key=lambda choice: choice[0])
+    return {i: texts[j] for i, j in best[-1][-1][1]}
+
+
+def _depth(region: Region) -> int:
+    depth, around = 0, region.around
+    while around is not None:
+        depth += 1
+        around = around.parent.around if around.parent else None
+    return depth
+
+
+def _unrolled(
+    code: Listing, loop: tuple[int, int], region: Region, regions: Sequence[Region], num_warps: int
+) -> int:
+    """Return how many rounds of the text are one of the machine code."""
+    mix = Mix()
+    for number, block in enumerate(code.blocks):
+        if loop[0] <= number <= loop[1] and code.loops[_innermost(code.loops, number)] == loop:
+            mix += block.mix
+    inside = [r for r in regions if r.around is region]
+    expected = sum(r.macs for r in inside), sum(r.loaded for r in inside)
+    found = mix.macs, mix.global_bytes
+    # Warps that compute the same, and loads of another loop's: the least is what both can be.
+    rounds = [f * num_warps / e for f, e in zip(found, expected, strict=True) if f and e]
+    return max(1, round(min(rounds, default=1.0)))

@@ -1,0 +1,265 @@
+"""How often each program of a launch runs each region of a kernel, without computing its tiles.
+
+A region is what runs together: a function's block, the body of a loop, a side of a branch. Of the
+kernel's text only that is executed which loops and branches depend on, so that a sequence of any
+length takes as long as its rounds.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from grader.kernel.machine import flow
+from grader.kernel.machine.arrays import Tensor
+from grader.kernel.machine.parse import parse
+from grader.kernel.machine.program import Program
+from grader.kernel.machine.steps import Env, Limits, Run, Translation
+from grader.kernel.machine.ttir import Block, Module, NotMeasured, Operation, Place, type_of
+
+_VISIT = "visit"
+_LIMITS = Limits(steps=4_000_000, seconds=10.0, elements=1 << 24, value_bytes=1 << 33)
+_COMBINING = ("tt.reduce", "tt.scan", "tt.map_elementwise")
+_WRITES = ("tt.atomic_rmw", "tt.atomic_cas")
+
+
+class DependsOnData(NotMeasured):
+    """How often a loop or a branch runs depends on what a kernel computes or other programs do."""
+
+
+@dataclasses.dataclass
+class Region:
+    """Operations that run together, those of regions inside it apart.
+
+    `loop` says that it is a loop's body, `parent` is the region around it. `macs` are the products
+    of its dots, `loaded` and `stored` the bytes of its accesses to memory; `lines` says how many
+    operations it has of each line of each file.
+    """
+
+    number: int
+    parent: Region | None
+    loop: bool
+    lines: collections.Counter[tuple[str, int]] = dataclasses.field(
+        default_factory=collections.Counter
+    )
+    macs: int = 0
+    loaded: int = 0
+    stored: int = 0
+
+    @property
+    def around(self) -> Region | None:
+        """The innermost loop that it is, or lies in; None outside of loops."""
+        region: Region | None = self
+        while region is not None and not region.loop:
+            region = region.parent
+        return region
+
+
+@dataclasses.dataclass(frozen=True)
+class Visited:
+    """The regions of a kernel, and how often each program runs each: (regions, programs)."""
+
+    regions: tuple[Region, ...]
+    counts: Tensor
+
+
+def visited(text: str, grid: tuple[int, int, int], arguments: Sequence[tuple[str, Any]]) -> Visited:
+    """Count the visits of a launch of the kernel of TTIR `text`.
+
+    Args:
+        grid: how many programs there are along each axis.
+        arguments: a name and a value, a tensor or a number, for each parameter of the TTIR.
+
+    Raises:
+        DependsOnData: the rounds of a loop, or the side of a branch, are not known before the
+            kernel runs.
+        NotMeasured: the text cannot be read or executed.
+    """
+    module = parse(text)
+    sliced, regions = _Slice(module).result
+    program = _Counting(sliced, len(regions), math.prod(grid))
+    program.launch(grid, arguments, limits=_LIMITS, lenient=True)
+    return Visited(tuple(regions), program.counts)
+
+
+class _Counting(Program):
+    """A kernel of which only visits are left."""
+
+    def __init__(self, module: Module, regions: int, programs: int) -> None:
+        self.counts = torch.zeros((regions, programs), dtype=torch.int64)
+        super().__init__(module, steps={_VISIT: self._visit})
+
+    def _visit(self, op: Operation, translation: Translation) -> Run:
+        row = self.counts[int(op.text)]
+
+        def run(env: Env) -> None:
+            row[env[0]] += 1
+
+        return run
+
+
+class _Slice:
+    """Makes a module of what control flow depends on, with a visit at the start of each region."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._regions: list[Region] = []
+        self._needed = self._what_control_needs()
+        functions = {
+            name: [self._block(block, Region(0, None, loop=False)) for block in blocks]
+            for name, blocks in module.functions.items()
+        }
+        small = type_of("i64")
+        types = [t if n in self._needed else small for n, t in enumerate(module.types)]
+        for value in module.functions[module.entry][0].arguments:
+            types[value] = module.type(value)
+        self.result = Module(functions, types, module.names), self._regions
+
+    def _what_control_needs(self) -> set[int]:
+        made: dict[int, list[int]] = {}
+        wanted: list[int] = []
+        makers: dict[int, Operation] = {}
+        labels = {
+            block.label: block.arguments
+            for blocks in self._module.functions.values()
+            for block in blocks
+        }
+        for op in self._module.operations:
+            makers.update(dict.fromkeys(op.results, op))
+            if not op.regions or op.name in _COMBINING:
+                for result in op.results:
+                    made.setdefault(result, []).extend(op.operands)
+            for value, other in _handed(op, labels):
+                made.setdefault(value, []).append(other)
+            wanted += _decides(op)
+        needed = flow.reached(wanted, made)
+        for value in needed:
+            op = makers.get(value)
+            if op is not None and self._is_data(op):
+                raise DependsOnData("a loop or a branch depends on what the kernel computes")
+        return needed
+
+    def _is_data(self, op: Operation) -> bool:
+        loads = op.name == "tt.load" and self._module.type(op.results[0]).is_float
+        return loads or op.name in (*_WRITES, "tt.dot", "tt.call")
+
+    def _region(self, block: Block, parent: Region, *, loop: bool) -> Block:
+        return self._block(block, Region(0, parent, loop))
+
+    def _block(self, block: Block, region: Region) -> Block:
+        region.number = len(self._regions)
+        self._regions.append(region)
+        visit = Operation(_VISIT, (), (), Place(), text=str(region.number))
+        found = [visit]
+        for op in block.operations:
+            _note(op, region, self._module)
+            found += self._operation(op, region)
+        is_entry = region.parent is None
+        arguments = block.arguments if is_entry else self._kept(block.arguments)
+        return Block(block.label, list(arguments), found)
+
+    def _kept(self, values: Sequence[int]) -> tuple[int, ...]:
+        return tuple(value for value in values if value in self._needed)
+
+    def _operation(self, op: Operation, region: Region) -> Iterator[Operation]:
+        if op.name == "scf.for":
+            (body,) = op.regions[0]
+            carried = [value in self._needed for value in body.arguments[1:]]
+            index = body.arguments[0]
+            inner = self._region(body, region, loop=True)
+            inner.arguments = [index, *_where(carried, body.arguments[1:])]
+            _end(inner, body, carried)
+            operands = (*op.operands[:3], *_where(carried, op.operands[3:]))
+            results = tuple(_where(carried, op.results))
+            yield dataclasses.replace(
+                op, operands=operands, results=results, regions=([inner],), attributes={}
+            )
+        elif op.name == "scf.if":
+            given = [value in self._needed for value in op.results]
+            sides = []
+            for (side,) in op.regions:
+                inner = self._region(side, region, loop=False)
+                _end(inner, side, given)
+                sides.append([inner])
+            results = tuple(_where(given, op.results))
+            yield dataclasses.replace(op, results=results, regions=tuple(sides))
+        elif op.name == "scf.while":
+            (before,), (body,) = op.regions
+            first = [value in self._needed for value in before.arguments]
+            second = [value in self._needed for value in body.arguments]
+            asked = self._region(before, region, loop=True)
+            asked.arguments = _where(first, before.arguments)
+            _end(asked, before, [True, *second])
+            inner = self._region(body, region, loop=True)
+            inner.arguments = _where(second, body.arguments)
+            _end(inner, body, first)
+            operands = tuple(_where(first, op.operands))
+            results = tuple(_where(second, op.results))
+            yield dataclasses.replace(
+                op, operands=operands, results=results, regions=([asked], [inner])
+            )
+        elif op.name in ("cf.br", "cf.cond_br"):
+            arguments = {
+                block.label: block.arguments
+                for blocks in self._module.functions.values()
+                for block in blocks
+            }
+            targets = tuple(
+                (label, tuple(v for v, a in zip(handed, arguments[label], strict=True)
+                              if a in self._needed))
+                for label, handed in op.targets
+            )  # fmt: skip
+            yield dataclasses.replace(op, targets=targets)
+        elif op.name == "tt.return":
+            yield dataclasses.replace(op, operands=())
+        elif op.name in ("scf.yield", "scf.condition") or not self._needed.isdisjoint(op.results):
+            yield op
+
+
+def _where(kept: Sequence[bool], values: Sequence[int]) -> list[int]:
+    return [value for value, keep in zip(values, kept, strict=True) if keep]
+
+
+def _end(sliced: Block, block: Block, kept: Sequence[bool]) -> None:
+    """Let a block hand on what is left; one that hands nothing on may have no end."""
+    last = block.last
+    if last is not None and last.name in ("scf.yield", "scf.condition"):
+        operands = tuple(_where(kept, last.operands))
+        sliced.operations[-1] = dataclasses.replace(last, operands=operands)
+
+
+def _decides(op: Operation) -> tuple[int, ...]:
+    """Return the values that say how often, and which of its regions, an operation runs."""
+    if op.name == "scf.for":
+        return op.operands[:3]
+    return op.operands[:1] if op.name in ("scf.if", "scf.condition", "cf.cond_br") else ()
+
+
+def _handed(op: Operation, labels: dict[str, list[int]]) -> Iterator[tuple[int, int]]:
+    yield from flow.handed(op)
+    if op.name == "scf.for":  # what is left of a variable is kept with it
+        yield from zip(op.results, op.regions[0][0].arguments[1:], strict=True)
+    elif op.name == "scf.while":
+        yield from zip(op.results, op.regions[1][0].arguments, strict=True)
+    for label, values in op.targets:
+        yield from zip(labels[label], values, strict=True)
+
+
+def _note(op: Operation, region: Region, module: Module) -> None:
+    """Add an operation to what a region has."""
+    region.lines[op.place.file, op.place.line] += 1
+    if op.name == "tt.dot":
+        rows, depth = module.type(op.operands[0]).shape[-2:]
+        region.macs += module.type(op.results[0]).numel * depth
+    elif op.name in ("tt.load", "tt.store", "tt.atomic_rmw", *_WRITES):
+        pointer = module.type(op.operands[0])
+        size = pointer.numel * pointer.width
+        if op.name == "tt.load":
+            region.loaded += size
+        else:
+            region.stored += size
