@@ -8,8 +8,10 @@ are sentences in its own report; a verdict is the business of whoever reads this
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import importlib.util
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -25,10 +27,11 @@ from grader.isolate.arena import Layout
 from grader.isolate.placing import place
 from grader.isolate.sandbox import PATIENCE, Sandbox
 from grader.kernel.compile.chips import CHIPS, EVERY_CHIP, resident_programs
+from grader.kernel.compile.predicting import MAX_LAUNCHES
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
-from grader.spec.kernel_report import Compilation, KernelReport, Refusal
+from grader.spec.kernel_report import Compilation, KernelReport, Prediction, Refusal
 from grader.spec.problem import Problem
 from grader.spec.protocol import Ended, Reply, failed
 
@@ -60,7 +63,8 @@ class Compiled:
     """What came of the calls for one chip.
 
     `results` has one entry per call that was made, the last of which may be an `Ended`; only that
-    of the import where it failed. `kernels` are in the order of their first launch.
+    of the import where it failed. `kernels` are in the order of their first launch, and so are
+    `predictions`, if they were asked for.
     """
 
     capability: int
@@ -69,6 +73,7 @@ class Compiled:
     launches: int
     seconds: float
     output: str = ""
+    predictions: tuple[Prediction, ...] = ()
 
     @property
     def refused(self) -> tuple[Compilation, ...]:
@@ -100,6 +105,7 @@ def compile_calls(
     timeout_s: float = TIMEOUT_S,
     workers: int = 2,
     kernels: Path | None = None,
+    predicts: bool = False,
     begins: Callable[[int], None] = lambda capability: None,
 ) -> list[Compiled]:
     """Compile what `calls` launch, for each of `capabilities`.
@@ -110,6 +116,7 @@ def compile_calls(
             those in which a busy machine has no core for it do not count.
         workers: chips that are compiled for at a time, where there are as many cores.
         kernels: folder in which what is compiled is kept for the next time.
+        predicts: predict how long the launches take as well.
         begins: called with each chip when its turn comes.
     """
     cores = capacity.cores()
@@ -117,7 +124,7 @@ def compile_calls(
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         # A worker dies with the thread that started it: each starts and ends its own.
         jobs = [
-            pool.submit(_compile, source, problem, calls, c, timeout_s, kernels, begins)
+            pool.submit(_compile, source, problem, calls, c, timeout_s, kernels, predicts, begins)
             for c in capabilities
         ]
         return [job.result() for job in jobs]
@@ -130,6 +137,7 @@ def _compile(
     capability: int,
     timeout_s: float,
     kept: Path | None,
+    predicts: bool,
     begins: Callable[[int], None],
 ) -> Compiled:
     missing = unavailable(capability)
@@ -148,6 +156,7 @@ def _compile(
             role="compile",
             kernels=kept or Path("cache"),
             capability=capability,
+            predicts=predicts,
         ) as sandbox:
             result = sandbox.ready()
             if failed(result):
@@ -171,12 +180,13 @@ def _compile(
                 if isinstance(result, Ended):
                     break
             output = sandbox.output()
-        kernels = _read(report, capability)
+        lines = os.pread(report, _MAX_REPORT_BYTES, 0).split(b"\n")[:-1]
+        kernels, predictions = _kernels(lines, capability), _predictions(lines)
     finally:
         os.close(report)
     launches = sum(r.launches for r in results if isinstance(r, Reply))
     seconds = time.monotonic() - start
-    return Compiled(capability, kernels, tuple(results), launches, seconds, output)
+    return Compiled(capability, kernels, tuple(results), launches, seconds, output, predictions)
 
 
 def not_compiled(capability: int, why: str, line: int = 0) -> Compilation:
@@ -186,11 +196,20 @@ def not_compiled(capability: int, why: str, line: int = 0) -> Compilation:
     return Compilation(capability=capability, kernel=kernel)
 
 
-def _read(report: int, capability: int) -> tuple[Compilation, ...]:
+def _predictions(lines: Sequence[bytes]) -> tuple[Prediction, ...]:
+    """Return the lines of a report that are predictions."""
+    found = []
+    for line in lines[: MAX_KERNELS + MAX_LAUNCHES]:
+        if len(line) <= _MAX_LINE_BYTES and line.startswith(b'{"prediction":'):
+            with contextlib.suppress(ValidationError, ValueError, KeyError, TypeError):
+                found.append(Prediction.model_validate(json.loads(line)["prediction"]))
+    return tuple(found)
+
+
+def _kernels(lines: Sequence[bytes], capability: int) -> tuple[Compilation, ...]:
     """Return the lines of a report that are what they should be, without those that repeat."""
-    lines = os.pread(report, _MAX_REPORT_BYTES, 0).split(b"\n")
     kernels: dict[KernelReport, None] = {}
-    for line in lines[:-1]:
+    for line in lines:
         if len(line) > _MAX_LINE_BYTES or len(kernels) == MAX_KERNELS:
             continue
         try:

@@ -12,6 +12,7 @@ import torch
 
 from grader.isolate import arena, serving
 from grader.kernel.compile.chips import EVERY_CHIP
+from grader.kernel.compile.predicting import Predictor
 from grader.kernel.compile.recorder import Recorder
 from grader.spec import protocol
 
@@ -32,6 +33,8 @@ class CompileWorker(serving.Worker):
         chip = EVERY_CHIP[settings["capability"]]
         self._recorder = Recorder(self.path, chip, self._write)
         self.launches = self._recorder  # its count goes out with every reply
+        if settings.get("predicts"):
+            self._recorder.predictor = Predictor(self.path, chip.capability)
 
     def _warm_up(self) -> None:
         """Nothing here is measured."""
@@ -50,6 +53,8 @@ class CompileWorker(serving.Worker):
         self._report = fds[0]
         self._flush()
         error = self._recorder.watch(lambda: self.evaluate(tensors, request))
+        for record in self._recorder.predictor.records() if self._recorder.predictor else ():
+            self._write({"prediction": record})
         if error is not None:
             raise error
         return protocol.Reply(request["nonce"], protocol.Status.OK)

@@ -65,3 +65,32 @@ class Compilation(Record):
     kernel: KernelReport
     programs: int | None = None
     limit: str | None = None
+
+
+class PredictedTime(Record):
+    """What a launch takes on a GPU, by a model; `peak` is the share of the peak of 16-bit dots."""
+
+    gpu: _Name
+    ms: float = Field(ge=0, le=1e9, allow_inf_nan=False)
+    bound: _Name
+    peak: float = Field(ge=0, le=1e3, allow_inf_nan=False)
+
+
+class LineCost(Record):
+    """The share of what a launch computes that comes from a line; `file` is "" for the answer's."""
+
+    file: _Name
+    line: _Line
+    share: float = Field(ge=0, le=1, allow_inf_nan=False)
+
+
+class Prediction(Record):
+    """The launches of a kernel that are alike; `unknown` says why nothing is predicted of them."""
+
+    kernel: _Name
+    line: _Line
+    launches: int = Field(ge=1, le=2**24)
+    programs: int = Field(ge=0, le=2**60)
+    times: tuple[PredictedTime, ...] = Field((), max_length=8)
+    costs: tuple[LineCost, ...] = Field((), max_length=8)
+    unknown: _Sentence = ""

@@ -37,12 +37,13 @@ _LOCAL = ("LDL", "STL")
 class Mix:
     """What instructions of a warp ask for.
 
-    `macs`: products on tensor cores, `waited_macs` those of instructions that a warp waits for (mma,
-    not wgmma); `special`: results of special functions (exp2 among them), in
-    warps; `fused`: multiplications and additions in fp32; `other`: the rest of arithmetic; `issued`
-    instructions in all; `shared_bytes`: to and from shared memory, lanes that exchange values
-    included; `global_bytes`, `reduced_bytes` (atomics) and `local_bytes` (spills); `waits`:
-    barriers.
+    `macs`: products on tensor cores, `waited_macs` those of instructions that a warp waits for
+    (mma, not wgmma); `special`: results of special functions (exp2 among them), in warps; `fused`:
+    multiplications and additions in fp32; `other`: the rest of arithmetic; `issued`: instructions
+    in all; `shared_bytes`: to and from shared memory, lanes that exchange values included;
+    `global_bytes`, `reduced_bytes` (atomics) and `local_bytes` (spills), of `global_bytes` those
+    that are read or written with less than four bytes a lane (`narrow_bytes`); `waits`: barriers;
+    `fetches`: times that a warp waits for what it has loaded into registers.
     """
 
     macs: float = 0.0

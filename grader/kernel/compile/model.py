@@ -68,7 +68,7 @@ class Constants:
     program: float = 2500.0
     hiding: float = 3.5
     memory: float = 0.75
-    stored_per_s: float = 3e12
+    stored_per_s: float = 0.65e12
     reduced_per_s: float = 2.5e12
     launch_s: float = 2e-6
 
@@ -112,7 +112,7 @@ def expect_known(work: Work, launched: Launched) -> None:
         total += mix * (size * launched.num_warps)
     if launched.stack_bytes:
         raise CannotTell("its variables do not fit into registers, and what spills is not modelled")
-    if work.macs and not total.macs:
+    if work.macs and not work.tensor_cores:
         raise CannotTell("its dots use no tensor cores, and such dots are not modelled")
     if total.macs < _LEAST_FOUND * work.macs:
         raise CannotTell("its loops could not be found again in the machine code")
@@ -161,11 +161,12 @@ def predict(work: Work, launched: Launched, gpu: Gpu, constants: Constants = FIT
     compute_s = _handed_out(lasts[work.kinds].tolist(), slots) / gpu.clock_hz
     sizes = work.sizes.to(torch.float64)
     reduced = float((of["reduced_bytes"] * sizes).sum()) * warps
+    again = max(0.0, work.stored - launched.tensor_bytes)
     moved = min(work.loaded + work.stored, launched.tensor_bytes)
     times = {
         "": compute_s,
         "bytes to and from memory": moved / (c.memory * gpu.bytes_per_s),
-        "bytes that are stored again and again": work.stored / c.stored_per_s,
+        "bytes that are stored again and again": again / c.stored_per_s,
         "atomics": reduced / c.reduced_per_s,
     }
     values = torch.tensor(list(times.values()), dtype=torch.float64)

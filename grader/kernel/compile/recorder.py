@@ -24,6 +24,7 @@ from typing import Any
 
 from grader.kernel.compile import absent_gpu, assembler, faults, stages
 from grader.kernel.compile.chips import MAX_THREADS, Chip
+from grader.kernel.compile.predicting import Predictor
 from grader.kernel.lines import kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.steps import MAX_GRID
@@ -71,6 +72,7 @@ class Recorder:
         self._tuned = False  # a configuration was found, and not launched yet
         self._left_out: set[tuple] = set()
         self._refused: _Compiled | None = None  # the last
+        self.predictor: Predictor | None = None
 
     def install(self) -> None:
         """Put a GPU where there is none, and take Triton's compilations and launches."""
@@ -119,7 +121,11 @@ class Recorder:
         usage = capture.usage_of(options)
         places = self._path, Path(knobs.cache.dir), self._log
         compile = functools.partial(stages.figures_of, source, target, options, *places)
+        text, cubins, by_blocks = "", [], False
         try:
+            if self.predictor is not None:
+                compile = functools.partial(compile, made_of=cubins.append)
+                text, by_blocks = capture.front_end(source, target, options)
             figures = compile()
             self._known.add(figures.pop("digest"))
             del figures["lines"]
@@ -135,8 +141,11 @@ class Recorder:
                 made.diagnostic = self._diagnostic(compile)
         if len(self._known) > MAX_KERNELS:
             raise TooManyKernels(f"more than {MAX_KERNELS} different kernels")
-        kernel = capture.Kernel(source.fn, source.name, "", source.signature, False, usage=usage)
+        signature = source.signature
+        kernel = capture.Kernel(source.fn, source.name, text, signature, by_blocks, usage=usage)
         self._compiled[kernel] = made
+        if self.predictor is not None and cubins:
+            self.predictor.add(kernel, cubins[0], made.record)
         return kernel
 
     def _diagnostic(self, repeat: Callable[[], Any]) -> dict[str, Any]:
@@ -181,6 +190,8 @@ class Recorder:
                 self._write(made.record)
                 made.is_written = True
             error = self._bad_launch(launch, made.scratch)
+            if self.predictor is not None and error is None:
+                self.predictor.launched(launch, made.record["line"])
             place = getattr(error, "__traceback__", None)
             record = _named(made.fn, self._path)
             made = dataclasses.replace(made, record=record, error=error, traceback=place)

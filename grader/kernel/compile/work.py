@@ -28,7 +28,7 @@ class Work:
     says how many there are of each kind. `mixes` has what a warp of each kind asks for in all,
     `rounds` how often it runs an innermost loop. `by_line` has what one warp of each program asks
     for together, by the lines of the source. `macs`, `loaded` and `stored` (bytes) are those of
-    all programs by the kernel's text.
+    all programs by the kernel's text; `tensor_cores` says that the machine code uses them.
     """
 
     kinds: torch.Tensor
@@ -39,6 +39,7 @@ class Work:
     macs: float
     loaded: float
     stored: float
+    tensor_cores: bool = True
 
 
 def work(code: Listing, visits: Visited, num_warps: int) -> Work:
@@ -60,11 +61,11 @@ def work(code: Listing, visits: Visited, num_warps: int) -> Work:
         elif inside not in loops:  # what is left over of a loop that the assembler unrolled
             continue
         else:
-            region, factor = _region_of(block.lines, _within(loops[inside], visits)), unrolled[inside]
+            within = [region for region in visits.regions if region.around is loops[inside]]
+            region, factor = _region_of(block.lines, within), unrolled[inside]
         runs[number] = counts[region.number] / factor
     for number, region in loops.items():
-        if not any(loops[other].parent is not None and _is_inside(loops[other], region)
-                   for other in loops if other != number):
+        if not any(_is_inside(other, region) for other in loops.values()):
             rounds += counts[region.number] / unrolled[number]
     mixes, by_line = [Mix() for _ in range(counts.shape[1])], collections.defaultdict(Mix)
     for number, block in enumerate(code.blocks):
@@ -79,7 +80,8 @@ def work(code: Listing, visits: Visited, num_warps: int) -> Work:
         for name in ("macs", "loaded", "stored")
     )
     rounded = tuple(map(float, rounds))
-    return Work(kinds, sizes, tuple(mixes), rounded, dict(by_line), macs, loaded, stored)
+    dots = any(block.mix.macs for block in code.blocks)
+    return Work(kinds, sizes, tuple(mixes), rounded, dict(by_line), macs, loaded, stored, dots)
 
 
 def _innermost(loops: Sequence[tuple[int, int]], block: int) -> int | None:
@@ -96,10 +98,6 @@ def _is_inside(region: Region, loop: Region) -> bool:
 
 def _outside(regions: Sequence[Region]) -> list[Region]:
     return [region for region in regions if region.around is None]
-
-
-def _within(loop: Region, visits: Visited) -> list[Region]:
-    return [region for region in visits.regions if region.around is loop]
 
 
 def _region_of(lines: collections.Counter[Place], regions: Sequence[Region]) -> Region:
@@ -128,7 +126,7 @@ def _matched(code: Listing, regions: Sequence[Region]) -> dict[int, Region]:
         for first, last in code.loops
     ]
     depths = [_depth(region) for region in texts]
-    deep = [sum(f <= first and last <= l for f, l in code.loops) for first, last in code.loops]
+    deep = [sum(a <= first and last <= b for a, b in code.loops) for first, last in code.loops]
     alike = [
         [len(a & b) / max(1, len(a | b)) if deep[i] == depths[j] else 0.0
          for j, b in enumerate(lines)]

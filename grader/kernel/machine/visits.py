@@ -254,7 +254,7 @@ def _note(op: Operation, region: Region, module: Module) -> None:
     """Add an operation to what a region has."""
     region.lines[op.place.file, op.place.line] += 1
     if op.name == "tt.dot":
-        rows, depth = module.type(op.operands[0]).shape[-2:]
+        depth = module.type(op.operands[0]).shape[-1]
         region.macs += module.type(op.results[0]).numel * depth
     elif op.name in ("tt.load", "tt.store", "tt.atomic_rmw", *_WRITES):
         pointer = module.type(op.operands[0])
