@@ -19,7 +19,7 @@ CHECKED := tests/test_set.py tests/test_set_cases.py tests/test_handouts.py test
 # end of course
 
 .DEFAULT_GOAL := help
-.PHONY: help setup grade watch race hint trace explain lint quiz case doctor submit
+.PHONY: help setup grade watch race predict hint trace explain lint quiz case doctor submit
 .PHONY: bench release test check sweep clean
 
 help: ## list the targets
@@ -62,6 +62,9 @@ watch: $(READY) ## grade one problem again at each save: P=p04 (default: the fir
 
 race: $(READY) ## time your answer beside naive PyTorch and SDPA (needs a CUDA GPU): P=p04
 	@"$(PY)" -m grader race --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") || [ $$? -eq 1 ]
+
+predict: $(READY) ## predict the time of your kernels on an A100, H100 and H200: P=p04; never counts
+	@"$(PY)" -m grader predict --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") || [ $$? -eq 1 ]
 
 hint: $(READY) ## give the next hint of the first step that is not solved; never counted against you
 	@"$(PY)" -m grader hint --submission "$(SUBMISSION)" $(if $(P),--only "$(P)") \

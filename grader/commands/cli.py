@@ -27,7 +27,7 @@ from grader.spec.problem import ManifestError
 EXIT_USAGE = 2
 COMMANDS = (
     "grade", "calibrate", "package", "lint", "quiz", "submit", "release", "class", "hint", "trace",
-    "race", "watch", "explain", "case", "doctor",
+    "race", "predict", "watch", "explain", "case", "doctor",
 )  # fmt: skip
 _NOT_OF_MAKE = ("calibrate", "package", "class", "")
 # What a target of the Makefile calls an option.

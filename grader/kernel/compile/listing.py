@@ -37,17 +37,16 @@ _LOCAL = ("LDL", "STL")
 class Mix:
     """What instructions of a warp ask for.
 
-    `macs`: products on tensor cores, `waited_macs` those of instructions that a warp waits for
-    (mma, not wgmma); `special`: results of special functions (exp2 among them), in warps; `fused`:
-    multiplications and additions in fp32; `other`: the rest of arithmetic; `issued`: instructions
-    in all; `shared_bytes`: to and from shared memory, lanes that exchange values included;
-    `global_bytes`, `reduced_bytes` (atomics) and `local_bytes` (spills), of `global_bytes` those
-    that are read or written with less than four bytes a lane (`narrow_bytes`); `waits`: barriers;
-    `fetches`: times that a warp waits for what it has loaded into registers.
+    `macs`: products on tensor cores; `special`: results of special functions (exp2 among them), in
+    warps; `fused`: multiplications and additions in fp32; `other`: the rest of arithmetic;
+    `issued`: instructions in all; `shared_bytes`: to and from shared memory, lanes that exchange
+    values included; `global_bytes`, `reduced_bytes` (atomics) and `local_bytes` (spills), of
+    `global_bytes` those that are read or written with less than four bytes a lane
+    (`narrow_bytes`); `waits`: barriers; `fetches`: times that a warp waits for what it has loaded
+    into registers.
     """
 
     macs: float = 0.0
-    waited_macs: float = 0.0
     special: float = 0.0
     fused: float = 0.0
     other: float = 0.0
@@ -95,7 +94,6 @@ class Listing:
 
     blocks: tuple[Straight, ...]
     loops: tuple[tuple[int, int], ...]
-    fp32_dots: bool = False
 
 
 def listing(cubin: bytes, kernel: str) -> Listing | None:
@@ -169,7 +167,7 @@ def asked(name: str, operands: str = "") -> Mix:
     if match := _WGMMA.search(name):
         mix.macs = 16.0 * int(match[1]) * int(match[2])  # four warps share 64 rows
     elif match := _MMA.search(name):
-        mix.macs = mix.waited_macs = 16.0 * int(match[1]) * int(match[2])
+        mix.macs = 16.0 * int(match[1]) * int(match[2])
     elif kind in _SPECIAL:
         mix.special = 1.0
     elif kind in _FUSED:

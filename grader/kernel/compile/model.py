@@ -26,8 +26,8 @@ from grader.kernel.machine.ttir import NotMeasured
 class Gpu:
     """A GPU whose times are predicted: its chip, clock and memory, from NVIDIA's data sheets.
 
-    `macs` are products of 16-bit dots per clock in each of the four parts of a multiprocessor;
-    `wgmma` says that it has instructions for which warps do not wait.
+    `macs` are products of 16-bit dots per clock in each of the four parts of a multiprocessor, and
+    `fused` says that multiplications and additions in fp32 have units of their own, beside others.
     """
 
     name: str
@@ -35,47 +35,43 @@ class Gpu:
     clock_hz: float
     bytes_per_s: float
     macs: float
-    wgmma: bool
+    fused: bool
 
 
 GPUS = (
-    Gpu("A100", EVERY_CHIP[80], 1.41e9, 2.039e12, 256.0, wgmma=False),
-    Gpu("H100", EVERY_CHIP[90], 1.755e9, 3.35e12, 512.0, wgmma=True),
-    Gpu("H200", EVERY_CHIP[90], 1.755e9, 4.8e12, 512.0, wgmma=True),
+    Gpu("A100", EVERY_CHIP[80], 1.41e9, 2.039e12, 256.0, fused=False),
+    Gpu("H100", EVERY_CHIP[90], 1.755e9, 3.35e12, 512.0, fused=True),
+    Gpu("H200", EVERY_CHIP[90], 1.755e9, 4.8e12, 512.0, fused=True),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Constants:
-    """Fitted: cycles of a unit or of a wait, except `memory` and the two rates of bytes.
+    """Fitted: cycles of a unit or of a wait.
 
     `memory` is the share of the data sheet's bandwidth that is reached; `overlap` and `hiding` are
     the powers by which units, and units and a program's own chain, add up: 1 one behind the other,
     infinite at the same time.
     """
 
-    tensor: float = 1.0
-    waited: float = 1.6  # mma on a chip that has wgmma, whose rate it does not reach
-    special: float = 8.0
-    other: float = 1.5
-    issue: float = 0.7
-    shared: float = 0.0087  # a byte
-    overlap: float = 1.8
-    instruction: float = 1.0
-    round: float = 250.0
-    wait: float = 50.0
-    fetch: float = 700.0
-    program: float = 2500.0
-    hiding: float = 3.5
-    memory: float = 0.75
-    stored_per_s: float = 0.65e12
-    reduced_per_s: float = 2.5e12
+    tensor: float = 1.02
+    special: float = 5.68
+    other: float = 1.37
+    issue: float = 0.901
+    shared: float = 0.00848  # a byte
+    overlap: float = 1.76
+    instruction: float = 1.12
+    wait: float = 53.2
+    fetch: float = 799.0
+    program: float = 2090.0
+    hiding: float = 3.67
+    memory: float = 0.693
     launch_s: float = 2e-6
 
 
 FITTED = Constants()
 _MEMORY_POWER = 8.0
-_LEAST_FOUND, _MOST_NARROW = 0.9, 0.5
+_LEAST_FOUND, _MOST_NARROW, _MOST_STORED = 0.9, 0.5, 2.0
 # What a unit is called where it is what bounds a kernel.
 UNITS = ("tensor cores", "exp2 and other special functions", "arithmetic besides dots",
          "issue slots", "shared memory")  # fmt: skip
@@ -116,6 +112,10 @@ def expect_known(work: Work, launched: Launched) -> None:
         raise CannotTell("its dots use no tensor cores, and such dots are not modelled")
     if total.macs < _LEAST_FOUND * work.macs:
         raise CannotTell("its loops could not be found again in the machine code")
+    if work.stored > _MOST_STORED * launched.tensor_bytes:
+        raise CannotTell(
+            "it adds to the same memory again and again, and such rounds are not modelled"
+        )
     if total.narrow_bytes > _MOST_NARROW * (total.global_bytes + 1):
         raise CannotTell(
             "its threads read less than 4 bytes at a time: whether their addresses lie side by side"
@@ -134,15 +134,14 @@ def predict(work: Work, launched: Launched, gpu: Gpu, constants: Constants = FIT
     names = [field.name for field in dataclasses.fields(Mix)]
     mixes = torch.tensor([[getattr(m, n) for n in names] for m in work.mixes], dtype=torch.float64)
     of = dict(zip(names, mixes.T, strict=True))
-    waited = of["waited_macs"] * (c.waited if gpu.wgmma else 1.0)
-    tensor = (of["macs"] - of["waited_macs"] + waited) / gpu.macs * c.tensor
+    tensor = of["macs"] / gpu.macs * c.tensor
     in_part = warps / 4
     units = torch.stack(
         [
             tensor * in_part,
             of["special"] * c.special * in_part,
             of["other"] * c.other * in_part,
-            (of["issued"] + (0.0 if gpu.wgmma else 1.0) * of["fused"]) * c.issue * in_part,
+            (of["issued"] + (0.0 if gpu.fused else 1.0) * of["fused"]) * c.issue * in_part,
             of["shared_bytes"] * c.shared * warps,
         ]
     )
@@ -151,7 +150,6 @@ def predict(work: Work, launched: Launched, gpu: Gpu, constants: Constants = FIT
         tensor
         + of["issued"] * c.instruction
         + of["special"] * c.special / 2
-        + torch.tensor(work.rounds, dtype=torch.float64) * c.round
         + of["waits"] * c.wait
         + of["fetches"] * c.fetch
         + c.program
@@ -160,14 +158,10 @@ def predict(work: Work, launched: Launched, gpu: Gpu, constants: Constants = FIT
     slots = gpu.chip.multiprocessors * resident
     compute_s = _handed_out(lasts[work.kinds].tolist(), slots) / gpu.clock_hz
     sizes = work.sizes.to(torch.float64)
-    reduced = float((of["reduced_bytes"] * sizes).sum()) * warps
-    again = max(0.0, work.stored - launched.tensor_bytes)
     moved = min(work.loaded + work.stored, launched.tensor_bytes)
     times = {
         "": compute_s,
         "bytes to and from memory": moved / (c.memory * gpu.bytes_per_s),
-        "bytes that are stored again and again": again / c.stored_per_s,
-        "atomics": reduced / c.reduced_per_s,
     }
     values = torch.tensor(list(times.values()), dtype=torch.float64)
     seconds = float(_together(values, _MEMORY_POWER)) + c.launch_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,7 +90,7 @@ class Predictor:
         total = sum(cycles.values()) or 1.0
         dearest = sorted(cycles, key=lambda place: -cycles[place])[:_MOST_LINES]
         costs = [
-            {"file": "" if file == self._path else os.path.basename(file), "line": line,
+            {"file": "" if file == self._path else "/".join(file.split("/")[-2:]), "line": line,
              "share": cycles[file, line] / total}
             for file, line in dearest
         ]  # fmt: skip

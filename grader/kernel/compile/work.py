@@ -26,7 +26,7 @@ class Work:
 
     `kinds` (programs,) numbers those that do the same, in the order of their numbers, and `sizes`
     says how many there are of each kind. `mixes` has what a warp of each kind asks for in all,
-    `rounds` how often it runs an innermost loop. `by_line` has what one warp of each program asks
+    `by_line` has what one warp of each program asks
     for together, by the lines of the source. `macs`, `loaded` and `stored` (bytes) are those of
     all programs by the kernel's text; `tensor_cores` says that the machine code uses them.
     """
@@ -34,7 +34,6 @@ class Work:
     kinds: torch.Tensor
     sizes: torch.Tensor
     mixes: tuple[Mix, ...]
-    rounds: tuple[float, ...]
     by_line: dict[Place, Mix]
     macs: float
     loaded: float
@@ -53,7 +52,6 @@ def work(code: Listing, visits: Visited, num_warps: int) -> Work:
         visits.counts, dim=1, return_inverse=True, return_counts=True
     )
     runs = torch.zeros((len(code.blocks), counts.shape[1]), dtype=torch.float64)
-    rounds = torch.zeros(counts.shape[1], dtype=torch.float64)
     for number, block in enumerate(code.blocks):
         inside = _innermost(code.loops, number)
         if inside is None:
@@ -64,9 +62,6 @@ def work(code: Listing, visits: Visited, num_warps: int) -> Work:
             within = [region for region in visits.regions if region.around is loops[inside]]
             region, factor = _region_of(block.lines, within), unrolled[inside]
         runs[number] = counts[region.number] / factor
-    for number, region in loops.items():
-        if not any(_is_inside(other, region) for other in loops.values()):
-            rounds += counts[region.number] / unrolled[number]
     mixes, by_line = [Mix() for _ in range(counts.shape[1])], collections.defaultdict(Mix)
     for number, block in enumerate(code.blocks):
         for kind, mix in enumerate(mixes):
@@ -79,9 +74,8 @@ def work(code: Listing, visits: Visited, num_warps: int) -> Work:
         float(sum(getattr(r, name) * totals[r.number] for r in visits.regions))
         for name in ("macs", "loaded", "stored")
     )
-    rounded = tuple(map(float, rounds))
     dots = any(block.mix.macs for block in code.blocks)
-    return Work(kinds, sizes, tuple(mixes), rounded, dict(by_line), macs, loaded, stored, dots)
+    return Work(kinds, sizes, tuple(mixes), dict(by_line), macs, loaded, stored, dots)
 
 
 def _innermost(loops: Sequence[tuple[int, int]], block: int) -> int | None:

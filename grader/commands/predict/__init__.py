@@ -1,0 +1,1 @@
+"""`lint`: what the source policy refuses."""
