@@ -121,7 +121,8 @@ def _mapped(pids: list[int], device: int) -> dict[int, int]:
     """Return how far the files on a device that have no name are mapped."""
     found: dict[int, int] = {}
     for pid in pids:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
+        seen = usage.seen_as_its_user(pid)
+        with contextlib.suppress(OSError), seen, open(f"/proc/{pid}/maps", "rb") as maps:
             for line in maps:
                 if not line.endswith(b" (deleted)\n"):
                     continue
@@ -146,7 +147,7 @@ def _open_files(pids: list[int], prefix: str, device: int | None = None) -> dict
     """
     found: dict[int, int] = {}
     for pid in pids:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), usage.seen_as_its_user(pid):
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     if not os.readlink(entry.path).startswith(prefix):
