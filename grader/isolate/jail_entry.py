@@ -12,11 +12,13 @@ import contextlib
 import ctypes
 import itertools
 import os
+import resource
 import sys
 
 _BINDS = ("--bind", "--ro-bind", "--ro-bind-try", "--dev-bind")
 _NEW_MOUNTS, _BIND, _RECURSIVE, _PRIVATE = 0x00020000, 0x1000, 0x4000, 0x40000
 _MAY_ENTER = 0o001
+_MOST_OPEN = 1024  # files of a process, what most systems begin with
 OPEN_FOLDERS = "run the judge as an ordinary user, or let all enter the folders above (chmod o+x)"
 
 
@@ -25,6 +27,7 @@ def _main() -> None:
     # Where memory runs out, the kernel ends the worker first.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_MOST_OPEN, _MOST_OPEN))
     rules = os.memfd_create("filter", 0)
     os.write(rules, bytes.fromhex(program))
     os.lseek(rules, 0, os.SEEK_SET)

@@ -38,6 +38,8 @@ REFUSED = {
         *("shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semtimedop", "semctl"),
         *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "memfd_secret"),
     ),
+    # Nor what lies in a file that is sent and was not received. A worker receives, and sends none.
+    "descriptors that are sent": ("sendmsg", "sendmmsg"),
     "namespaces": ("unshare", "setns", "clone3"),
     "file systems": (
         *("mount", "umount2", "pivot_root", "chroot", "fsopen", "fsconfig", "fsmount", "fspick"),

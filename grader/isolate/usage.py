@@ -53,6 +53,13 @@ def user_of(pid: int) -> int | None:
     return None
 
 
+def threads(pid: int) -> int:
+    """Return how many threads a process has, 0 where it has ended."""
+    with contextlib.suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/task"))
+    return 0
+
+
 @contextlib.contextmanager
 def seen_as_its_user(pid: int) -> Iterator[None]:
     """Let this thread look at what a process has open or mapped, as the user that it is.
