@@ -5,7 +5,6 @@ import itertools
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import pytest
 
 from grader.base import scratch
 from grader.commands import cli
-from grader.isolate import inspection, jail, jail_entry, usage, warden
+from grader.isolate import inspection, jail, system_calls, usage, warden
 from grader.spec.grade_record import GradeRecord
 from grader.spec.problem import ROOT
 from tests import needs
@@ -78,7 +77,6 @@ def test_the_jail_holds():
 
 HOLES = [
     ("net", without("--unshare-net"), "a network is in reach"),
-    ("nested", without("--disable-userns"), "further user namespaces can be made"),
     ("root", without("--remount-ro"), "/ can be written to; /dev can be written to"),
     ("uid", in_place("65534", "0"), "it is root"),
     ("size", without("--size"), "/tmp has no limit"),
@@ -95,8 +93,8 @@ HOLES = [
     ("dev", in_place("--dev", "--dev-bind=/dev"), "is in view"),
 ]
 if os.geteuid() == 0:  # nobody else may write it anyway
-    written = "/proc/sys/kernel/core_pattern can be written to"
-    HOLES.append(("sys", lambda arguments: [*arguments, "--proc", "/proc"], written))
+    as_root = in_place(str(jail.user()), "")
+    HOLES.append(("user", as_root, "/proc/sys/kernel/core_pattern can be written to"))
 
 
 @pytest.mark.parametrize(("alter", "told"), [h[1:] for h in HOLES], ids=[h[0] for h in HOLES])
@@ -113,47 +111,113 @@ def test_a_hole_is_found(walls, alter, told):
     assert told in str(fault.value)
 
 
+# A kernel that was built without these has none to refuse.
+_ABSENT = {"kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module"}
+_ABSENT |= {"nfsservctl", "uselib", "lookup_dcookie", "iopl", "ioperm"}
+
+
 @pytest.fixture
-def session():
-    """Give this thread a session keyring of its own, as a login does."""
+def let_through(monkeypatch):
+    """Leave some system calls out of the filter: by their names, or their numbers."""
     needs.a_jail()
-    libc = ctypes.CDLL(None)
-    if libc.syscall(jail_entry.KEYCTL, 1, None) < 0:
-        pytest.skip("there are no keyrings here")
-    return libc
+    whole = system_calls._add
+
+    def leave_out(*names):
+        known = system_calls.numbers()
+        left_out = {known.get(name, name.encode()) for name in names}
+
+        def add(library, context, action, call, *rules):
+            if call not in left_out:
+                whole(library, context, action, call, *rules)
+
+        monkeypatch.setattr(system_calls, "_add", add)
+        system_calls.program.cache_clear()
+
+    yield leave_out
+    system_calls.program.cache_clear()
 
 
-def test_a_session_keyring_that_jails_share_is_found(walls, session):
-    walls(lambda arguments: arguments[arguments.index(jail.bubblewrap()) :])
-    with pytest.raises(inspection.JailFault, match="two jails have one session keyring"):
-        inspection.inspect(gpu=None)
+BY_ARGUMENT = {
+    "socket": "socket of family 2",
+    "personality": "personality",
+    "prctl": "prctl, to be not dumpable",
+    "clone": "clone of a user namespace",
+}
 
 
-_KEYS = f"""
-import ctypes, sys
-libc, keyctl = ctypes.CDLL(None), {jail_entry.KEYCTL}
-add_key, search, name = keyctl - 2, 10, sys.argv[1].encode()
-rings = [-3, -4, -5]  # of the session, of the user, of the user's sessions
-try:
-    lines = open("/proc/keys").read().splitlines()
-except OSError:
-    lines = []
-rings += [int(line.split()[0], 16) for line in lines if " keyring " in line]
-"""
-_WRITES = f"{_KEYS}print(max(libc.syscall(add_key, b'user', name, b'x', 1, r) for r in rings))"
-_READS = f"{_KEYS}print(max(libc.syscall(keyctl, search, r, b'user', name, 0) for r in rings))"
+@pytest.mark.parametrize("kind", [*system_calls.REFUSED, *BY_ARGUMENT])
+def test_a_system_call_that_is_not_refused_is_found(let_through, tmp_path, kind):
+    names = system_calls.REFUSED.get(kind, (kind,))
+    let_through(*names)
+    with pytest.raises(inspection.JailFault, match="the jail does not hold") as fault:
+        inspection._expect_walls(tmp_path, tmp_path / "secret", gpu=None)
+    found = str(fault.value).partition("the kernel does not refuse ")[2].split(", ")
+    expected = BY_ARGUMENT.get(kind, "").split(", ") if kind in BY_ARGUMENT else names
+    assert set(expected) - _ABSENT <= set(found)
+    assert set(found) <= set(expected) or kind in BY_ARGUMENT
 
 
-def test_a_key_is_found_neither_in_the_next_jail_nor_outside(tmp_path, session):
-    session.syscall(jail_entry.KEYCTL, 0, -4, 0)  # the user's keyring is made when it is asked for
+def test_system_calls_that_are_newer_than_the_list_are_refused(monkeypatch, tmp_path):
+    needs.a_jail()
+    whole = system_calls.program()
+    monkeypatch.setattr(system_calls, "program", lambda: whole[3 * 8 :])
+    told = r"system call 4(57|62)"  # statmount of Linux 6.8, mseal of 6.10
+    if os.uname().release < "6.10" and ctypes.CDLL(None).syscall(457, 0, 0, 0, 0) < 0:
+        pytest.skip("this kernel has none")
+    with pytest.raises(inspection.JailFault, match=told):
+        inspection._expect_walls(tmp_path, tmp_path / "secret", gpu=None)
 
-    def run(program, *, jailed=True):
-        command = [sys.executable, "-I", "-S", "-c", program, f"test {tmp_path}"]
-        command = jail.enclose(command, tmp_path, [], gpu=None) if jailed else command
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
-    assert run(_WRITES) > 0
-    assert run(_READS) < 0 and run(_READS, jailed=False) < 0
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_jail_whose_user_is_root_outside_is_found(walls, tmp_path):
+    walls(in_place(str(jail.user()), ""))
+    with pytest.raises(inspection.JailFault, match="its user is root outside"):
+        inspection._expect_limit(tmp_path, "memory", inspection._HOG)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+@pytest.mark.parametrize("may_mount", [True, False])
+def test_what_only_root_may_enter_is_shown_or_told(tmp_path, may_mount):
+    needs.a_jail()
+    closed = tmp_path / "closed"
+    inner = closed / "inner" / "closed"
+    inner.mkdir(parents=True)
+    (inner / "file").write_text("shown")
+    (closed / "other").write_text("hidden")
+    inner.chmod(0o700)
+    closed.chmod(0o700)
+    program = "import os; print(open('file').read(), os.listdir('../..'))"
+    command = [sys.executable, "-I", "-S", "-c", program]
+    command = jail.enclose(command, inner, [inner / "file"], gpu=None)
+    if not may_mount:
+        command = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all", *command]
+    run = subprocess.run(command, capture_output=True, text=True)
+    if may_mount:
+        assert run.stdout == "shown ['inner']\n"
+    else:
+        assert run.returncode == 1 and run.stderr.endswith("(chmod o+x)\n")
+        assert "user 65533, which root becomes in a jail, cannot reach it" in run.stderr
+
+
+def test_further_namespaces_are_found(walls, let_through, tmp_path):
+    walls(without("--disable-userns"))
+    let_through("unshare")
+    with pytest.raises(inspection.JailFault, match="further user namespaces can be made"):
+        inspection._expect_walls(tmp_path, tmp_path / "secret", gpu=None)
+
+
+def test_without_libseccomp_nothing_is_graded_for_credit(monkeypatch, capsys):
+    def absent(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(system_calls.ctypes, "CDLL", absent)
+    monkeypatch.setattr(jail, "bubblewrap", lambda: "bwrap")
+    monkeypatch.setattr(inspection.reaper, "adopt_orphans", lambda: None)
+    system_calls._library.cache_clear()
+    system_calls.program.cache_clear()
+    assert cli.main(["grade", "--official", "--only", "p02", "--device", "cpu"]) == 4
+    out, err = capsys.readouterr()
+    assert "install the package libseccomp2" in err and not out
 
 
 @pytest.mark.parametrize(
@@ -205,7 +269,7 @@ def test_what_is_written_as_compiled_kernels_has_limits(tmp_path, monkeypatch, p
     needs.a_jail()
     folder, kernels = tmp_path / "own", tmp_path / "kernels"
     folder.mkdir()
-    kernels.mkdir()
+    jail._make_kernels(kernels)
     monkeypatch.setattr(jail, "_kernels", kernels)
     monkeypatch.setattr(warden, "MOST_KERNEL_BYTES", 2**20)
     monkeypatch.setattr(warden, "MOST_KERNEL_FILES", 50)
@@ -309,7 +373,7 @@ def test_a_process_that_outlives_the_jail_is_found(walls, monkeypatch):
 def test_a_bubblewrap_that_makes_no_jail_is_told(tmp_path, monkeypatch, capsys, script, told):
     program = tmp_path / "bwrap"
     program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert cli.main(["grade", "--official", "--only", "p02", "--device", "cpu"]) == 4
     out, err = capsys.readouterr()

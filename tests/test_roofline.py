@@ -1,12 +1,18 @@
 """The roofline on the page: the answers with dots, none above the roof, and when it is left out."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
+from grader.judge.results import Assembly
 from grader.report.html.charts import roofline
 from grader.report.html.page import render
-from grader.spec.grade_record import GradeRecord
+from grader.spec.findings import Evidence
+from grader.spec.grade_record import Chip, GradeRecord
 from grader.spec.problem import ROOT, load_problem
-from grader.spec.roofline import roof
+from grader.spec.roofline import least, roof
+from grader.timing import possible
 from grader.timing.implied import RECORDED_CHIP
 from tests.exports import record
 from tests.test_render_html import Page
@@ -69,3 +75,54 @@ def test_what_was_timed_in_another_shape_or_is_no_problem_is_left_out():
     stranger = p03.model_copy(update={"id": "../p03"})
     assert roofline(graded.model_copy(update={"problems": (stranger,)})) is None
     assert roofline(graded.model_copy(update={"problems": (p03,)})) is not None
+
+
+# Times that are impossible.
+
+# NVIDIA's data sheet: 3.35 TB/s.
+H100 = Chip(multiprocessors=132, clock_mhz=1980, memory_clock_mhz=2619, memory_bus_bits=5120)
+SHAPED = [("calibration-h100-2026-11-25", H100), ("calibration-h200-2026-11-23", RECORDED_CHIP)]
+
+
+def shares():
+    """Of the least time of a call, what the model answers took in calibrations and gradings."""
+    records = ROOT / "docs" / "records"
+    for name, chip in SHAPED:
+        problems = json.loads((records / f"{name}.json").read_text())["problems"]
+        for id, found in problems.items():
+            for naive_ms, speedup in zip(found["naive_ms"], found["speedups"], strict=True):
+                yield chip, id, found["shape"], naive_ms / speedup
+    runs = json.loads((records / "class-on-gpus-2026-11-25.json").read_text())["runs"]
+    for grading in (g for run in runs if "H200" in run["hardware"] for g in run["gradings"]):
+        for id, found in grading["problems"].items():
+            shape = str(load_problem(id).benchmarks_on("cuda")[0])  # all fit an H200
+            yield RECORDED_CHIP, id, shape, found["naive_ms"] / found["speedup"]
+
+
+def test_no_recorded_answer_is_near_what_is_impossible():
+    found = []
+    for chip, id, shape, ms in shares():
+        problem, environment = load_problem(id), on_an_h200(chip=chip).environment
+        case = next(c for c in problem.benchmarks_on("cuda") if str(c) == shape)
+        found.append((ms / least(problem, case, environment).ms, id))
+    assert len(found) > 100
+    fastest, id = min(found)
+    assert round(fastest, 2) == 0.92 and id == "p02"  # as grader/timing/possible.py says
+    assert 0.6 * fastest > possible._ROOM
+
+
+@pytest.mark.parametrize(("id", "told"), [("p02", "reads the inputs"), ("p08", "multiplies the")])
+def test_a_call_that_took_less_than_the_gpu_can_is_impossible(id, told):
+    graded, problem = on_an_h200(), load_problem(id)
+    (figures,) = (p.components["speed"].figures for p in graded.problems if p.id == id)
+    assert possible.impossible(problem, figures, graded.environment) is None
+    quick = figures.model_copy(update={"median_ms": 0.02})
+    reason = possible.impossible(problem, quick, graded.environment)
+    assert reason.startswith("impossible: a call took 0.02 ms, and this GPU") and told in reason
+    request = SimpleNamespace(environment=graded.environment, calibration=None)
+    score = Assembly(request, problem, None)._score("speed", 5.0, Evidence(figures=quick))
+    assert (score.verdict, score.points.earned, score.points.available) == ("fail", 0.0, 5.0)
+    assert score.reason == reason
+    for update in ({"chip": None}, {"capability": (6, 0)}, {"device": "cpu"}):
+        environment = graded.environment.model_copy(update=update)
+        assert possible.impossible(problem, quick, environment) is None

@@ -62,6 +62,14 @@ def attach(fd: int, size: int) -> torch.Tensor:
     return _mapped(driver, handle, size)
 
 
+def forget_persisting_lines() -> None:
+    """Let L2 treat what it was asked to keep like all else.
+
+    A GPU before 8.0 keeps nothing, and its driver's refusal means nothing.
+    """
+    _driver().cuCtxResetPersistingL2Cache()
+
+
 def _driver() -> Any:
     try:
         from cuda.bindings import driver

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.base import scratch
-from grader.isolate import jail, jail_entry, reaper, usage, warden
+from grader.isolate import jail, jail_entry, reaper, system_calls, usage, warden
 
 _PROBE = Path(__file__).with_name("jail_probe.py")
 _ROOT = _PROBE.parent.parent.parent
@@ -74,12 +74,15 @@ def inspect(*, gpu: str | None) -> None:
     secret = scratch.folder() / "secret"
     try:
         secret.touch()
+        jail.let_in(scratch.folder())
         _expect_walls(folder, secret, gpu=gpu)
         if gpu is not None:
             _expect_compiler(folder)
             _expect_gpu(folder, gpu)
         for name, program in (("memory", _HOG), ("processes", _BOMB)):
             _expect_limit(folder, name, program)
+    except system_calls.SystemCallFault as fault:
+        raise JailFault(str(fault)) from None
     finally:
         secret.unlink(missing_ok=True)
         scratch.remove_tree(folder)
@@ -94,12 +97,10 @@ def _expect_walls(folder: Path, secret: Path, *, gpu: str | None) -> None:
         "spare_bytes": jail.FOLDER_BYTES + 2**20,
         "judge": os.getpid(),
         "namespaces": _NAMESPACES,
-        "keyctl": jail_entry.KEYCTL,
+        "refused": system_calls.numbers(),
+        "newest": system_calls.NEWEST,
     }
-    first, second = (_probed(asked, folder, gpu=gpu) for _ in range(2))
-    holes = _holes(second, gpu=gpu)
-    if first["keyring"] == second["keyring"] > 0:
-        holes.append("two jails have one session keyring")
+    holes = _holes(_probed(asked, folder, gpu=gpu), gpu=gpu)
     if holes:
         raise JailFault(f"the jail does not hold: {'; '.join(holes)}")
 
@@ -110,10 +111,12 @@ def _probed(asked: dict[str, Any], folder: Path, *, gpu: str | None) -> dict[str
     _, lines = _run(command, folder, gpu=gpu)
     with contextlib.suppress(ValueError, IndexError):
         found = json.loads(lines[-1])
-        if isinstance(found, dict) and "keyring" in found:
+        if isinstance(found, dict) and "allowed" in found:
             return found
-    said = (lines or ["it said nothing"])[-1][:200]
-    raise JailFault(f"the jail cannot be made ({said}); {_REMEDY}")
+    said = (lines or ["it said nothing"])[-1]
+    if said.endswith(jail_entry.OPEN_FOLDERS):
+        raise JailFault(said)
+    raise JailFault(f"the jail cannot be made ({said[:200]}); {_REMEDY}")
 
 
 def _holes(found: dict[str, Any], *, gpu: str | None) -> list[str]:
@@ -128,6 +131,8 @@ def _holes(found: dict[str, Any], *, gpu: str | None) -> list[str]:
     ours = {name: os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES}
     shared = [name for name, id in found["namespaces"].items() if id == ours[name]]
     holes += [f"its {name} namespace is the judge's" for name in shared]
+    if found["allowed"]:
+        holes.append(f"the kernel does not refuse {', '.join(found['allowed'])}")
     told = {
         "other processes are in view": found["processes"] > _FEW_PROCESSES,
         "the judge can be sent signals": found["signals"],
@@ -172,6 +177,8 @@ def _expect_limit(folder: Path, name: str, program: str) -> None:
         first = _wait_for(lambda: warden.processes_of(child.pid))
         if first is None:
             raise JailFault(f"the jail cannot be watched; {_REMEDY}")
+        if jail.user() is not None and usage.user_of(first[1]) == 0:
+            raise JailFault("the jail does not hold: its user is root outside")
         watch = warden.Warden(first[0], processes=_FEW_PROCESSES, memory_bytes=_LITTLE_BYTES)
         ended = _wait_for(lambda: child.poll() is not None)
         watch.stop()

@@ -2,10 +2,12 @@
 
 A worker in the jail sees the system's programs and libraries, this Python, the judge's own worker
 and one submitted file, all read-only; folders of limited size that vanish with it; processes,
-network, IPC, users and a keyring of its own, of which there are none; and of devices the GPU that
-is graded on and those without contents. What it takes of memory and processes is watched from
-outside (grader/isolate/warden.py). Whether all this holds here is tried out before anything is
-graded (grader/isolate/inspection.py). bubblewrap 0.8 or newer: `man bwrap`.
+network, IPC and users of its own, of which there are none; and of devices the GPU that is graded on
+and those without contents. System calls that it does not need are refused (system_calls.py), and
+where the judge is root its user is another one outside, too (jail_entry.py). What it takes of
+memory and processes is watched from outside (grader/isolate/warden.py). Whether all this holds here
+is tried out before anything is graded (grader/isolate/inspection.py). bubblewrap 0.8 or newer:
+`man bwrap`.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grader.base import scratch
+from grader.isolate import system_calls
 
 _ENTRY = Path(__file__).with_name("jail_entry.py")
 _ROOT = Path(__file__).parents[2]
 _NOBODY = "65534"
+_USER = 65533  # outside, where the judge is root: nobody has this number, which Debian reserves
 TMP_BYTES = 64 * 2**20  # of each of /tmp and /dev/shm
 FOLDER_BYTES = 256 * 2**20  # of the folder in which a worker runs
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
-_KEYS = ("/proc/keys", "/proc/key-users")  # the numbers of keyrings, by which they can be used
+_KEYS = ("/proc/keys", "/proc/key-users")  # what keys the judge has
 _SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives")
 _OWN = (
     *("grader/__init__.py", "grader/base", "grader/kernel", "grader/isolate", "problems/given"),
@@ -44,7 +48,32 @@ def require(gpu: str | None) -> None:
     _gpu = gpu
     if _kernels is None:
         _kernels = scratch.folder() / "kernels"
-        _kernels.mkdir()
+        _make_kernels(_kernels)
+
+
+def user() -> int | None:
+    """Return the user that a jail's is outside, where that is not the one who runs the judge.
+
+    Root becomes another one, unless it is root of a container that has no other.
+    """
+    if os.geteuid() != 0:
+        return None
+    ranges = [line.split() for line in Path("/proc/self/uid_map").read_text("ascii").splitlines()]
+    known = any(int(first) <= _USER < int(first) + int(count) for first, _, count in ranges)
+    return _USER if known else None
+
+
+def let_in(path: Path) -> None:
+    """Let the jail's user reach what lies in a folder of ours, by its name."""
+    if user() is not None:
+        path.chmod(0o711)
+
+
+def _make_kernels(path: Path) -> None:
+    path.mkdir(exist_ok=True)
+    let_in(path.parent)
+    if (owner := user()) is not None:
+        os.chown(path, owner, owner)
 
 
 def gpu() -> str | None:
@@ -69,7 +98,7 @@ def forget_kernels() -> None:
     """Empty that folder: nobody is to pay for what another call left in it."""
     if _kernels is not None:
         scratch.remove_tree(_kernels)
-        _kernels.mkdir(exist_ok=True)
+        _make_kernels(_kernels)
 
 
 def bubblewrap() -> str | None:
@@ -84,9 +113,14 @@ def enclose(
 
     Its working directory is `folder`, an empty one of its own in the place of ours, but for `files`
     of ours. Open descriptors are passed on, the environment too.
+
+    Raises:
+        SystemCallFault: no filter of system calls can be made.
     """
+    outside = user()
     walls = [
-        *(sys.executable, "-I", "-S", str(_ENTRY), bubblewrap() or "bwrap"),
+        *(sys.executable, "-I", "-S", str(_ENTRY), system_calls.program().hex()),
+        *("" if outside is None else str(outside), bubblewrap() or "bwrap"),
         *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
         *("--unshare-cgroup-try", "--disable-userns", "--uid", _NOBODY, "--gid", _NOBODY),
         *("--cap-drop", "ALL", "--new-session", "--die-with-parent", "--hostname", "worker"),
@@ -94,8 +128,9 @@ def enclose(
         *_read_only(),
         *("--proc", "/proc", "--dev", "/dev"),
         *("--size", str(TMP_BYTES), "--tmpfs", "/dev/shm"),
-        *_machine_wide(),
     ]
+    for path in filter(os.path.exists, _KEYS):
+        walls += ["--ro-bind", os.devnull, path]
     for device in _devices(gpu) if gpu is not None else ():
         walls += ["--dev-bind", device, device]
     walls += ["--size", str(FOLDER_BYTES), "--tmpfs", str(folder)]
@@ -105,20 +140,6 @@ def enclose(
         walls += ["--ro-bind", str(file), str(file)]
     walls += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(folder)]
     return [*walls, "--", *command]
-
-
-def _machine_wide() -> list[str]:
-    """Bind what belongs to no process of /proc, read-only, and keyrings' numbers not at all.
-
-    Whoever is root outside may set the kernel's parameters in /proc/sys, by whatever name. CUDA
-    does not start where it cannot write what belongs to its own process.
-    """
-    arguments = []
-    for entry in sorted(os.scandir("/proc"), key=lambda entry: entry.name):
-        if not entry.name.isdigit() and not entry.is_symlink():
-            source = os.devnull if entry.path in _KEYS else entry.path
-            arguments += ["--ro-bind", source, entry.path]
-    return arguments
 
 
 def _read_only() -> list[str]:

@@ -2,21 +2,30 @@
 
 `python -I -S jail_probe.py JSON`, which has `hidden` (paths that must not be there), `read_only`
 (folders and files that must not be written to), `judge` (a process that must not be seen),
-`namespaces` (kinds of them), `limited` (folders that must not hold `spare_bytes`), `keyctl` (the
-number of that system call). It uses the standard library alone.
+`namespaces` (kinds of them), `limited` (folders that must not hold `spare_bytes`), `refused` (the
+numbers of system calls, by name) and `newest` (the last number that is known). It uses the standard
+library alone.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import socket
 import sys
 import time
 
-_CLONE_NEWUSER = 0x10000000
-_SESSION_KEYRING = -3
+_NEW_NAMESPACES = {
+    **{"cgroup": 0x02000000, "ipc": 0x08000000, "mnt": 0x00020000, "net": 0x40000000},
+    **{"pid": 0x20000000, "user": 0x10000000, "uts": 0x04000000},
+}
+_NO_PROCESS = 0x800  # CLONE_SIGHAND without CLONE_VM, of which no process comes
+_SET_DUMPABLE = 4
+_NEWER = 64  # numbers
+_FAMILIES = 64  # of sockets, more than there are
+_RAW = 3
 
 
 def _main() -> None:
@@ -31,11 +40,11 @@ def _main() -> None:
                 "networks": _networks(),
                 "namespaces": {n: os.readlink(f"/proc/self/ns/{n}") for n in asked["namespaces"]},
                 "reaches": _can_connect(),
-                "users": ctypes.CDLL(None).unshare(_CLONE_NEWUSER) == 0,
+                "users": ctypes.CDLL(None).unshare(_NEW_NAMESPACES["user"]) == 0,
                 "capabilities": _status("CapEff"),
                 "may_gain": _status("NoNewPrivs") != "1",
                 "uid": os.getuid(),
-                "keyring": _keyring(asked["keyctl"]),
+                "allowed": [*_allowed(asked["refused"], asked["newest"]), *_families()],
                 "unlimited": [
                     path for path in asked["limited"] if _can_hold(path, asked["spare_bytes"])
                 ],
@@ -63,9 +72,40 @@ def _can_write(path: str) -> bool:
     return True
 
 
-def _keyring(keyctl: int) -> int:
-    """Return the number of the session keyring, less than zero where there are no keyrings."""
-    return ctypes.CDLL(None).syscall(keyctl, 0, _SESSION_KEYRING, 0)
+def _allowed(refused: dict[str, int], newest: int) -> list[str]:
+    """Return what the kernel does not refuse; called with nothing that it could do."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    nothing = [ctypes.c_long(-1)] * 6
+
+    def is_refused(number: int, *arguments: int) -> bool:
+        given = [*map(ctypes.c_long, arguments), *nothing][:6]
+        return libc.syscall(number, *given) == -1 and ctypes.get_errno() == errno.ENOSYS
+
+    found = [name for name, number in refused.items() if not is_refused(number)]
+    newer = range(newest + 1, newest + 1 + _NEWER)
+    found += [f"system call {number}" for number in newer if not is_refused(number)]
+    libc.personality.argtypes = [ctypes.c_ulong]
+    if libc.personality(0) != -1:
+        found.append("personality")
+    if libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0) == 0:
+        found.append("prctl, to be not dumpable")
+    clone = {"x86_64": 56}.get(os.uname().machine, 220)
+    for name, flag in _NEW_NAMESPACES.items():
+        if not is_refused(clone, flag | _NO_PROCESS, 0, 0, 0, 0):
+            found.append(f"clone of a {name} namespace")
+    return found
+
+
+def _families() -> list[str]:
+    """Return the families, but that of local sockets, of which there are sockets."""
+    libc, found = ctypes.CDLL(None, use_errno=True), []
+    for family in set(range(_FAMILIES)) - {socket.AF_UNIX}:
+        fd = libc.socket(family, _RAW, 0)
+        if fd >= 0 or ctypes.get_errno() != errno.EAFNOSUPPORT:
+            found.append(f"socket of family {family}")
+        if fd >= 0:
+            os.close(fd)
+    return found
 
 
 def _can_signal(pid: int) -> bool:
@@ -84,11 +124,11 @@ def _networks() -> list[str]:
 
 def _can_connect() -> bool:
     """Whether a datagram to an address of nobody's (RFC 5737) finds a way out."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        try:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
             one.connect(("192.0.2.1", 9))
-        except OSError:
-            return False
+    except OSError:
+        return False
     return True
 
 

@@ -117,6 +117,8 @@ class Sandbox:
         if self._jailed:
             gpu = jail.gpu() if device == "cuda" else None
             environment |= jail.named_to_cuda(gpu) if gpu else {}
+            jail.let_in(self._folder)
+            path.chmod(0o644)
             command = jail.enclose(command, self._folder, [path, _WORKER], gpu=gpu)
         self._process = forked or reaper.start(
             command,

@@ -248,8 +248,13 @@ class Worker:
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _do_settle(self, request: dict, fds: list[int]) -> protocol.Reply:
-        """End the cycles that earlier calls left, while no clock runs and no inputs are there."""
+        """End the cycles that earlier calls left, while no clock runs and no inputs are there.
+
+        What a kernel asked L2 to keep (evict_last) would survive the flush before the next call.
+        """
         gc.collect()
+        if self.device != "cpu":
+            device_memory.forget_persisting_lines()
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _do_time(self, request: dict, fds: list[int]) -> protocol.Reply:

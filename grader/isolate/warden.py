@@ -20,6 +20,8 @@ from grader.isolate import usage
 _LOOK_S = 0.05
 _LOOKS_PER_MAPS = 20  # looks: the maps of a process with torch take milliseconds, and it waits
 MOST_PROCESSES = 64
+MOST_THREADS = 2048  # of all together: CUDA has some for each core
+_BUFFER_BYTES = 256 * 2**10  # of a socket or a pipe, about as much as it can hold unread
 MOST_MEMORY_BYTES = 4 * 2**30  # beyond what the worker has before it imports the submission
 MOST_KERNEL_BYTES = 2**30  # of compiled kernels, which lie outside of the jail
 MOST_KERNEL_FILES = 20_000  # an empty one takes no bytes, but a place in the file system
@@ -68,6 +70,9 @@ class Warden:
         pids = self._pids()
         if len(pids) - 1 > self._processes:
             return f"it ran {len(pids) - 1} processes, and {self._processes} are the most"
+        threads = sum(map(usage.threads, pids))
+        if threads > MOST_THREADS:
+            return f"it ran {threads} threads, and {MOST_THREADS} are the most"
         memory = _memory_bytes(pids)
         if memory > self._memory_bytes:  # perhaps since what a child has of its parent counts twice
             memory = _memory_bytes(pids, of=usage.proportional_bytes)
@@ -121,7 +126,8 @@ def _mapped(pids: list[int], device: int) -> dict[int, int]:
     """Return how far the files on a device that have no name are mapped."""
     found: dict[int, int] = {}
     for pid in pids:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
+        seen = usage.seen_as_its_user(pid)
+        with contextlib.suppress(OSError), seen, open(f"/proc/{pid}/maps", "rb") as maps:
             for line in maps:
                 if not line.endswith(b" (deleted)\n"):
                     continue
@@ -135,8 +141,13 @@ def _mapped(pids: list[int], device: int) -> dict[int, int]:
 
 
 def _memory_bytes(pids: list[int], of: Callable[[int], int] = usage.resident_bytes) -> int:
-    """Return what processes hold: memory of each, and memfds, of which none counts twice."""
-    return sum(map(of, pids)) + sum(_open_files(pids, "/memfd:").values())
+    """Return what processes hold: memory of each, and memfds, of which none counts twice.
+
+    A socket or a pipe counts as if it were full: nobody can see how much waits in it.
+    """
+    buffers = sum(len(_open_files(pids, kind)) for kind in ("socket:", "pipe:"))
+    files = sum(_open_files(pids, "/memfd:").values())
+    return sum(map(of, pids)) + files + _BUFFER_BYTES * buffers
 
 
 def _open_files(pids: list[int], prefix: str, device: int | None = None) -> dict[int, int]:
@@ -146,7 +157,7 @@ def _open_files(pids: list[int], prefix: str, device: int | None = None) -> dict
     """
     found: dict[int, int] = {}
     for pid in pids:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), usage.seen_as_its_user(pid):
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     if not os.readlink(entry.path).startswith(prefix):

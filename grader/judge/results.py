@@ -26,6 +26,7 @@ from grader.spec.grade_record import (
 )
 from grader.spec.problem import Problem
 from grader.timing.choice import aimed
+from grader.timing.possible import impossible
 
 NOT_REACHED = "not run: interrupted"
 _NO_GPU = "not measured: needs a CUDA GPU"
@@ -125,6 +126,8 @@ class Assembly:
             case "work", WorkFigures() as figures:
                 return scoring.score_work(figures, possible)
             case "speed", SpeedFigures() as figures:
+                if reason := impossible(problem, figures, request.environment):
+                    return scoring.withheld(Verdict.FAIL, possible, reason, figures)
                 figures = aimed(problem, figures, request.environment, request.calibration)
                 return scoring.score_speed(figures, possible)
             case "memory", MemoryFigures() as figures:

@@ -34,6 +34,8 @@ _TURING = {(7, 5): 1024}
 # Per visible pair: operations per element of head_dim (2 products, and 7 more in two backward
 # kernels, with 2 operations each) and exponentials (each kernel computes the weights anew).
 _DOTS_PER_PAIR, _EXPS_PER_PAIR = {False: 4, True: 18}, {False: 1, True: 3}
+# What no design can do without: two products forward, and those of dP, dV, dQ and dK backward.
+_LEAST_DOTS_PER_PAIR = {False: 4, True: 12}
 # How often tensors as large as q, and as k, are read or written, one kernel after the other.
 _PASSES_Q, _PASSES_K = {False: 2, True: 9}, {False: 2, True: 8}
 
@@ -84,6 +86,28 @@ def roof(problem: Problem, case: Case, environment: Environment) -> Roof | None:
         return None
     counts = answer_counts(problem, case)
     return Roof(counts.operations, known[0], counts.bytes, known[1])
+
+
+def least(problem: Problem, case: Case, environment: Environment) -> Roof | None:
+    """Return the roof of any right answer, whatever its design: None as of `roof`.
+
+    Each input is read once, and each product of two matrices is made once, at the rate of the
+    fastest 16-bit dots, those with 16-bit sums among them.
+    """
+    chip, capability = environment.chip, environment.capability
+    if chip is None or capability is None or capability not in DOTS:
+        return None
+    per_clock = max(DOTS[capability], _TURING.get(capability, 0))
+    both, itemsize = bool(problem.gradients), 4 if case.dtype == "fp32" else 2
+    if case.rows is not None and case.cols is not None:
+        operations, elements = 0, case.rows * case.cols
+    else:
+        pairs = case.batch * case.num_q_heads * visible_pairs(problem, case)
+        operations = _LEAST_DOTS_PER_PAIR[both] * case.head_dim * pairs
+        rows = (1 + both) * case.num_q_heads * case.seqlen_q + 2 * case.num_kv_heads * case.seqlen_k
+        elements = case.batch * rows * case.head_dim
+    rate = per_clock * chip.multiprocessors * chip.clock_mhz * 1e6
+    return Roof(operations, rate, itemsize * elements, bandwidth(chip))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ from grader.spec.cases import Case
 from grader.spec.inputs import Inputs, make_inputs
 from grader.spec.problem import Problem
 from grader.spec.protocol import Ended, Reply, Status, failed
+from grader.timing.drawn import drawn_inputs
 
 FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200, the largest there is
 CALL_TIMEOUT_S = 120.0
@@ -155,7 +156,7 @@ class Bench:
 
     def inputs_of(self, problem: Problem, case: Case, result: CallOutputs) -> Inputs:
         """Make the inputs of a call again."""
-        return make_inputs(problem, case, result.seed, self.device)
+        return drawn_inputs(problem, case, result.seed, self.device)
 
     def go(
         self,
@@ -173,7 +174,7 @@ class Bench:
         In one that is `watched` the worker looks at what PyTorch does; its seconds mean nothing.
         """
         seeds = [secrets.randbits(63) for _ in range(sets)]
-        private = [make_inputs(problem, case, seed, self.device) for seed in seeds]
+        private = [drawn_inputs(problem, case, seed, self.device) for seed in seeds]
         with self._memory(layout.total_bytes * sets) as (memory, fds):
             memory.fill_(POISON)
             outputs = torch.empty(
@@ -193,6 +194,8 @@ class Bench:
                 "entry": timed.entry,
             }
             timed.ask("settle")
+            if self.device == "cuda":
+                device_memory.forget_persisting_lines()
             self._synchronize()
             with CpuTime(timed.tree) if self.device == "cpu" else _WallTime() as clock:
                 for part, inputs in zip(parts, private, strict=True):

@@ -50,5 +50,6 @@ CATALOGUE: tuple[Hostile, ...] = (
     *modes.ENTRIES,
     *gpu.ENTRIES,
     *hosts(walls.REACHING[:12], jailed=True),
+    *hosts(walls.REFUSED, jailed=True, slow=True),
     *hosts((*walls.REACHING[12:], *walls.TAKING), jailed=True, slow=True),
 )

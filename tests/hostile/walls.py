@@ -75,6 +75,41 @@ REACHING = (
     ),
 )
 
+_NUMBERED = "libc.syscall({}, *(ctypes.c_long(n) for n in ({})))"
+
+
+def _asks(name: str, number: int, arguments: str = "0, 0, 0, 0, 0, 0") -> Trick:
+    """Make a system call, by its number on x86-64; done is what does not end with ENOSYS."""
+    call = _NUMBERED.format(number, arguments)
+    refused = "if ctypes.get_errno() == 38:\n    raise OSError(38, 'refused')\n"
+    return Trick(name, f"{_LIBC}{call}\n{refused}{_RIGHT}")
+
+
+def _opens(name: str, family: int, kind: int) -> Trick:
+    return Trick(name, f"socket.socket({family}, {kind}).close()\n{_RIGHT}")
+
+
+# What the kernel refuses: all of these were open up to version 0.24.
+REFUSED = (
+    _asks("leaves a key in its session's keyring", 250, "0, -3, 1, 0, 0"),
+    _asks("makes a ring of requests to the kernel", 425, "4, 0"),
+    _asks("handles page faults itself", 323, "1, 0"),
+    _asks("takes shared memory that belongs to no process", 29, "0, 4096, 0o1600"),
+    _asks("leaves a message in a queue", 68, "0, 0o1600"),
+    _asks("takes a descriptor of the jail's first process", 438, "0, 0, 0"),
+    _asks("reads memory of another process", 310, "1, 0, 0, 0, 0, 0"),
+    _asks("hides what it has open", 157, "4, 0, 0, 0, 0"),
+    _asks("lists mounts by a call of Linux 6.8", 458, "0, 0, 0, 0"),
+    _opens("talks to the host of a virtual machine", 40, 1),
+    _opens("talks to the kernel by netlink", 16, 3),
+    Trick(
+        "memory in descriptors on their way",
+        "a, b = socket.socketpair()\nfor n in range(12):\n    fd = os.memfd_create('m')\n"
+        "    socket.send_fds(a, [b'x'], [fd])\n    os.posix_fallocate(fd, 0, 2**20)\n"
+        f"    os.close(fd)\n{_RIGHT}",
+    ),
+)
+
 TAKING = (
     _takes("fills /tmp", "open('/tmp/x', 'wb').write(bytes(512 * 2**20))\n", "error"),
     _takes("fills its folder", "open('x', 'wb').write(bytes(512 * 2**20))\n", "error"),
