@@ -1,7 +1,7 @@
 """A Kubernetes that is none: it records pods, or runs them in an image by Buildah.
 
-`python -m tests.pods IMAGE --quick` grades p02 of two students in containers of an image that `buildah bud
--t IMAGE .` made: the command and its pods, Parsl, its workers and the image are real.
+`python -m tests.pods IMAGE --quick` grades p02 of two students in containers of an image that
+`buildah bud -t IMAGE .` made: the command and its pods, Parsl, its workers and the image are real.
 """
 
 from __future__ import annotations

@@ -5,14 +5,17 @@ change nothing outside of a folder are run in one.
 """
 
 import itertools
+import os
 import re
 import shlex
 import subprocess
+import sys
 
 import pytest
 
 from grader.isolate import inspection
 from grader.spec.problem import ROOT
+from tests import needs
 
 TEXT = (ROOT / "Containerfile").read_text(encoding="utf-8")
 PAGES = {
@@ -102,6 +105,26 @@ def test_the_judge_runs_as_nobody_special():
     order = [name for name, _ in instructions()]
     assert order.index("USER") > max(i for i, name in enumerate(order) if name == "COPY")
     assert of("ENTRYPOINT") == ['[".venv/bin/python", "-m", "grader"]']
+
+
+def test_the_judge_may_be_the_first_process_of_a_container(tmp_path):
+    """As `podman run` starts it: the jail has a process 1, too, and that is no hole."""
+    needs.a_jail()
+    script = (
+        "import os\nfrom grader.isolate import inspection\n"
+        "inspection.inspect(gpu=None)\nprint('process', os.getpid())\n"
+    )
+    first = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if os.geteuid() != 0:
+        first += ["--user", "--map-user=1000"]
+    done = subprocess.run(
+        [*first, sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "process 1\n", done.stderr
 
 
 def test_page_and_remedy_name_the_same_options():
