@@ -33,6 +33,7 @@ help: ## list the targets
 	@echo "  DEVICE=cpu           do not use the GPU      SEED=hex  repeat a run's inputs"
 	@echo "  OFFICIAL=1           grade for credit, in a jail (needs bubblewrap)"
 	@echo "  OUTPUT=file          the archive that submit writes (default: submission.zip)"
+	@echo "  TO=place NAME=id     submit: hand it in to a shared folder or a git repository"
 	@echo "  JSON=file            write the record        PY=python  skip .venv, use this Python"
 	@echo "  REPORT=no            write no report.html    YES=1  setup: download GBs unasked"
 # course
@@ -94,9 +95,9 @@ doctor: ## check this machine, and say what to type where something is wrong
 	  $(call need,$$p,doctor); \
 	  "$$p" -m grader doctor
 
-submit: $(READY) ## pack your answers into submission.zip, which you upload
+submit: $(READY) ## pack your answers into submission.zip, to upload or hand in: TO=place
 	@"$(PY)" -m grader submit --submission "$(SUBMISSION)" $(if $(OUTPUT),--output "$(OUTPUT)") \
-	  || [ $$? -eq 1 ]
+	  $(if $(TO),--to "$(TO)") $(if $(NAME),--name "$(NAME)") || [ $$? -eq 1 ]
 
 # course
 bench: $(READY) ## time the model answers beside library kernels (needs a CUDA GPU)

@@ -347,7 +347,7 @@ COLLECT = Command(
     _collect,
     {
         "SOURCE": "folder or archive of submissions: Gradescope, Canvas, Moodle, GitHub, one per"
-        " student",
+        " student; or a bare git repository",
         **LISTS,
     },
 )

@@ -33,6 +33,7 @@ from parsl.executors.high_throughput.executor import (
 )
 from parsl.jobs.error_handlers import simple_error_handler, windowed_error_handler
 
+from classroom import pods
 from classroom.leash import leash
 from classroom.records import CourseError
 from grader.base import scratch
@@ -88,6 +89,8 @@ class ParslEngine:
         for executor in config.executors:
             if isinstance(executor, HighThroughputExecutor):
                 _start_by_module(executor)
+                if isinstance(executor.provider, parsl.providers.KubernetesProvider):
+                    pods.fit(executor)
                 if executor.block_error_handler is simple_error_handler:  # Parsl's default
                     # That one ends all when the first node is lost, also after hours of work.
                     executor.block_error_handler = windowed_error_handler

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from classroom.grades import Standing, Status
 from classroom.records import FileResult
 from grader.base.text import points
+from grader.report.score import measured
 from grader.spec.grade_record import CheckResult, ProblemResult, SpeedFigures, Verdict
 from grader.spec.problem import Problem, load_problem
 
@@ -137,6 +138,7 @@ def _of_problem(standing: Standing, problem: Problem) -> SimpleNamespace:
         title=problem.title,
         bonus=problem.bonus,
         possible=possible,
+        measured=measured(possible, float(problem.total_points)),
         handed_in=sum(problem.id in _files(standing, g.student) for g in grades),
         statuses=Counter(g.status for g in grades),
         points=spread(decided),

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from classroom import gradescope
+from classroom.branches import branches, is_repository
 from classroom.records import CourseError
 from classroom.roster import NAMED, Matching
 from classroom.unpacking import copy_regular, is_archive, without_suffix
@@ -66,6 +67,9 @@ def find(folder: Path, matching: Matching, work: Path, assignment: str | None = 
     """
     folder = _inner(folder, matching, assignment)
     entries = _entries(folder)
+    if is_repository(folder):
+        found, notes = _of_branches(folder, matching, work)
+        return _expect_some(found, notes, matching, "branches")
     if _is_submission(folder):
         raise CourseError(
             "got one submission, expected a folder or archive with one for each student;"
@@ -79,6 +83,10 @@ def find(folder: Path, matching: Matching, work: Path, assignment: str | None = 
         found, notes = _of_platform(read, entries, matching, work)
     else:
         found, notes = _by_name(entries, matching, assignment)
+    return _expect_some(found, notes, matching, layout)
+
+
+def _expect_some(found: list[Found], notes: list[str], matching: Matching, layout: str) -> _Read:
     if not found or (matching.ids and not any(one.student in matching.ids for one in found)):
         some = [shown(one.shown_as) for one in found[:3]] or notes[:3] or ["nothing"]
         raise CourseError(
@@ -99,6 +107,7 @@ _EXPECTED = {
         "the first number as the roster's id or in its column number: pass the gradebook that"
         " Canvas exports as --roster"
     ),
+    "branches": "a branch for each student, named by the roster's id, email or login",
     "": (
         "a folder or an archive for each student, named by the roster's id, email or login, or"
         " clones <assignment>-<login>; --assignment NAME says what stands before the login"
@@ -310,7 +319,35 @@ def _by_name(entries: list[os.DirEntry], matching: Matching, assignment: str | N
             continue
         one = Found(student, Path(entry.path), entry.name, name)
         found += _in_folder(one) if entry.is_dir(follow_symlinks=False) else [one]
-    return found, notes
+    return _with_owners(found), notes
+
+
+def _with_owners(found: list[Found]) -> list[Found]:
+    """Note what one account of this machine wrote for several students, where there are several.
+
+    In a shared folder everybody chooses the name; what an instructor put there is of one account.
+    """
+    owners = {one: one.path.lstat().st_uid for one in found}
+    if len(set(owners.values())) < 2:
+        return found
+    students: dict[int, set[str]] = {}
+    for one, owner in owners.items():
+        students.setdefault(owner, set()).add(one.student)
+    said = "written by the account (uid {}) that wrote {}'s, too: see whose it is"
+    noted = []
+    for one, owner in owners.items():
+        others = sorted(students[owner] - {one.student})
+        more = tuple(said.format(owner, shown(other)) for other in others[:1])
+        noted.append(dataclasses.replace(one, notes=(*one.notes, *more)))
+    return noted
+
+
+def _of_branches(repository: Path, matching: Matching, work: Path) -> _Read:
+    found = []
+    for name, archive, pushed_at in branches(repository, work):
+        student = matching.student(name, *NAMED) or name
+        found.append(Found(student[:_MAX_NAME], archive, name, name, pushed_at))
+    return found, []
 
 
 def _assignment(names: list[str], matching: Matching) -> str:

@@ -33,7 +33,7 @@ from grader.base.text import clean, clean_lines, milliseconds, plural, points, w
 from grader.judge import scoring
 from grader.report import terminal
 from grader.report.message import ID_LIMIT, message_lines
-from grader.report.score import FAULT, component_cell, losses, machine, told_causes
+from grader.report.score import FAULT, component_cell, losses, machine, measured, told_causes
 from grader.spec.grade_record import COMPONENTS, GradeRecord, Verdict
 from grader.spec.problem import load_problem
 
@@ -179,7 +179,9 @@ def student_page(student: Student, problems: Sequence[Graded]) -> str:
 
 def _sum(grades: Sequence[Grade]) -> str:
     decided = [grade.points for grade in grades if grade.points is not None]
-    text = f"{points(round(sum(decided), 1))} of {points(sum(g.possible for g in grades))}"
+    in_all = sum(load_problem(g.problem).total_points for g in grades)
+    of = measured(sum(g.possible for g in grades), in_all)
+    text = f"{points(round(sum(decided), 1))} of {of}"
     return text if len(decided) == len(grades) else f"{text}, not all decided"
 
 

@@ -16,6 +16,7 @@ from tests import browser
 
 BROWSER = "a browser (apt-get install chromium)"
 GPU = "a CUDA GPU"
+KUBERNETES = "Kubernetes' client (pip install kubernetes)"
 SLURM = "Slurm (apt-get install slurm-wlm munge)"
 _SKIPPED = re.compile(r"(?:Skipped: )?needs (.+)", re.DOTALL)
 

@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 _VOID = ("meta", "br", "rect", "link", "img", "input", "hr")
 _TAGS = frozenset(
     "html head meta title style body h1 h2 h3 p strong code pre mark span div table caption thead"
-    " tbody tr th td svg rect br a ul li".split()
+    " tbody tr th td svg rect br a ul li main".split()
 )
 _ATTRIBUTES = frozenset(
     "lang charset name content http-equiv class id scope href viewbox preserveaspectratio"
-    " aria-hidden focusable width height".split()
+    " aria-hidden aria-label focusable width height tabindex role".split()
 )
 
 

@@ -31,7 +31,7 @@ def commands():
 
 def test_commands_have_the_options_that_are_named():
     github, jenkins, zipped, some = commands()
-    assert (github.inner, github.judge, github.ref) == ("github", "OWNER/REPO", "main")
+    assert (github.inner, github.judge, github.ref) == ("github", "OWNER/REPO", "HEAD")
     assert jenkins.junit and jenkins.exit_zero
     assert (zipped.inner, zipped.minutes, zipped.only) == ("gradescope", 40, None)
     assert (some.minutes, some.only, some.official) == (10, "p01,p02", False)

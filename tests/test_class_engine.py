@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 import uuid
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from parsl.jobs.error_handlers import windowed_error_handler
 
 from classroom import engine, grade_class
 from classroom.engine import CourseError, EngineFault, ParslEngine, local_config, read_config
+from classroom.grading import Settings
 from grader.spec.problem import ROOT, load_problem
+from tests import needs, pods
 from tests.harness import model_answer, until
 
 SLURM = """
@@ -160,6 +163,84 @@ def test_parsls_own_processes_start_without_its_scripts_on_the_path(file):
     engine._start_by_module(executor)
     assert executor.launch_cmd.startswith("process_worker_pool.py")  # of the cluster's Python
     assert executor.interchange_launch_cmd[-3:-1] == ["-P", "-m"]
+
+
+def of_the_page(name):
+    """The file of the instructors' page that is called so there."""
+    page = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
+    after = page.partition(f"`{name}` is:")[2]
+    return re.search(r"```toml\n(.*?)```", after, re.DOTALL)[1]
+
+
+def test_the_pages_file_for_slurm_asks_for_the_whole_node(file, tmp_path):
+    (executor,) = read_config(file(of_the_page("slurm.toml"))).executors
+    provider = executor.provider
+    asked = {
+        "--exclusive", "--partition=gpu", "--account=course", "--qos=normal", "--mem=0",
+        "--gpus-per-node=4",
+    }  # fmt: skip
+    options = set(re.findall(r"^#SBATCH (\S+)$", provider.scheduler_options, re.MULTILINE))
+    assert options == asked
+    hours, minutes, seconds = map(int, provider.walltime.split(":"))
+    left_s = hours * 3600 + minutes * 60 + seconds - executor.drain_period
+    assert left_s >= Settings().most_s(1)
+    assert executor.max_workers_per_node == len(executor.available_accelerators)
+    assert provider.worker_init.startswith("cd /srv/judge; ")
+
+
+def test_the_pages_file_for_kubernetes_asks_for_pods_that_can_work(file, tmp_path, monkeypatch):
+    """With Kubernetes' own client, whose API is one that records; Parsl's own start is real."""
+    client = pytest.importorskip("kubernetes", reason=f"needs {needs.KUBERNETES}").client
+    from parsl.providers.kubernetes import kube
+
+    cluster = pods.Cluster()
+    monkeypatch.setattr(kube.config, "load_kube_config", lambda: None)
+    monkeypatch.setattr(kube.client, "CoreV1Api", lambda: cluster)
+    text = of_the_page("kubernetes.toml")
+    same = re.sub(" #.*", "", text).replace('"10.0.0.5"', '"127.0.0.1"').replace("= 8\n", "= 2\n")
+    assert tomllib.loads(same) == tomllib.loads(pods.ENGINE)
+    config = read_config(file(pods.ENGINE))
+    running = ParslEngine(config, tmp_path / ".parsl")
+    try:
+        assert until(lambda: cluster.pods)
+        keys = {p.name: p.read_text() for p in Path(config.executors[0].cert_dir).iterdir()}
+    finally:
+        running.close()
+    (pod,) = cluster.pods.values()
+    asked = client.ApiClient().sanitize_for_serialization(pod)["spec"]
+    (container,) = asked["containers"]
+    assert container["image"] == "registry.example.org/judge:1"
+    assert container["resources"] == {
+        "limits": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"},
+        "requests": {"cpu": "4", "memory": "8Gi"},
+    }
+    assert (asked["hostUsers"], asked["restartPolicy"]) == (False, "Never")
+    assert asked["automountServiceAccountToken"] is False
+    unconfined = {"type": "Unconfined"}
+    assert container["securityContext"] == {
+        "procMount": "Unmasked", "seccompProfile": unconfined, "appArmorProfile": unconfined,
+    }  # fmt: skip
+    # The command, in a folder that takes the place of the image's, with a worker that says how it
+    # was started.
+    assert container["command"] == ["/bin/bash"] and container["args"][0] == "-c"
+    script = container["args"][1]
+    assert str(tmp_path) not in script  # nothing of this machine's folders
+    worker = tmp_path / "bin" / "process_worker_pool.py"
+    worker.parent.mkdir()
+    worker.write_text('#!/bin/sh\necho "$PWD $PYTHONPATH $@"\n')
+    worker.chmod(0o755)
+    script = script.replace("/tmp/parsl-keys", f"{tmp_path}/keys")
+    script = script.replace("/srv/judge", str(tmp_path))
+    done = subprocess.run(
+        ["/bin/bash", "-c", script],
+        env={"PATH": f"{worker.parent}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert f"{tmp_path} {tmp_path} " in done.stdout, done.stderr
+    assert f"--cert_dir {tmp_path}/keys " in done.stdout and "--logdir=/tmp/engine" in done.stdout
+    assert {p.name: p.read_text() for p in (tmp_path / "keys").iterdir()} == keys
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
 
 
 # -- a real engine -------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
-import parsl
 import pytest
 from parsl.providers.kubernetes import kube
 
@@ -92,16 +91,16 @@ def test_the_toml_file_is_a_configuration_for_slurm():
     assert set(tomllib.loads(block("toml"))) == {"executor"}
 
 
-def test_the_python_file_is_a_configuration_for_kubernetes(monkeypatch, tmp_path):
+def test_the_other_file_is_a_configuration_for_kubernetes(monkeypatch, tmp_path):
     """With a stand-in for the package `kubernetes`, which asks a cluster when it is imported."""
     nothing = SimpleNamespace(load_kube_config=lambda: None, CoreV1Api=lambda: None)
     monkeypatch.setattr(kube, "_kubernetes_enabled", True)
     monkeypatch.setattr(kube, "config", nothing, raising=False)
     monkeypatch.setattr(kube, "client", nothing, raising=False)
-    monkeypatch.setattr(parsl.addresses, "address_by_route", lambda: "10.0.0.1")
-    path = tmp_path / "kubernetes.py"
-    path.write_text(block("python"))
+    path = tmp_path / "kubernetes.toml"
+    path.write_text(re.findall(r"^```toml\n(.*?)^```", GRADE, re.MULTILINE | re.DOTALL)[1])
     (executor,) = read_config(path).executors
+    assert executor.address == "10.0.0.5"
     assert executor.provider.image == "registry.example.org/judge:1"
     assert executor.provider.extra_limits == {"nvidia.com/gpu": "1"}
 

@@ -218,7 +218,7 @@ def test_reports_of_a_fault_and_of_what_is_not_graded_decide_nothing(store, cour
     text = (course / "reports" / "ada.txt").read_text(encoding="utf-8")
     assert "a fault that is not yours" in text and "not graded yet" in text and "n17" not in text
     page = checked((course / "reports" / "ada.html").read_text(encoding="utf-8"))
-    assert "Required: 0 of 25, not all decided" in page.words
+    assert "Required: 0 of 25 points, not all decided" in page.words
 
 
 def test_results_of_several_runs_are_reported_each_in_its_setting(store, course):

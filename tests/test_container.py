@@ -5,14 +5,17 @@ change nothing outside of a folder are run in one.
 """
 
 import itertools
+import os
 import re
 import shlex
 import subprocess
+import sys
 
 import pytest
 
 from grader.isolate import inspection
 from grader.spec.problem import ROOT
+from tests import needs
 
 TEXT = (ROOT / "Containerfile").read_text(encoding="utf-8")
 PAGES = {
@@ -32,11 +35,22 @@ def of(kind):
 
 
 def test_it_has_instructions_that_there_are_and_one_stage():
-    kinds = {"FROM", "RUN", "WORKDIR", "COPY", "ARG", "USER", "ENTRYPOINT"}
+    kinds = {"FROM", "RUN", "WORKDIR", "ENV", "COPY", "ARG", "USER", "ENTRYPOINT"}
     assert {name for name, _ in instructions()} == kinds
     assert of("FROM") == ["docker.io/library/debian:bookworm-slim"]
     assert of("ARG") == ["DEVICE=cpu"] and of("USER") == ["judge"]
-    assert of("WORKDIR") == ["/judge"]
+    assert of("WORKDIR") == ["/srv/judge"]
+
+
+def test_a_node_of_a_class_finds_judge_and_workers_in_it():
+    """What the page's Slurm and Kubernetes start there: tests/pods.py runs it in the image."""
+    page = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
+    folders = re.findall(r'^worker_init = "cd (\S+);', page, re.MULTILINE)
+    assert len(folders) == 2 and set(folders) == set(of("WORKDIR"))
+    (path,) = of("ENV")
+    assert path.startswith(f"PATH={folders[0]}/.venv/bin:")
+    assert "classroom classroom" in of("COPY")
+    assert "parsl==" in (ROOT / "requirements-course.lock").read_text()
 
 
 def test_what_is_copied_exists_and_has_no_answers():
@@ -46,7 +60,7 @@ def test_what_is_copied_exists_and_has_no_answers():
     assert not set(copied) & {".", "solutions", "tests", ".git"}
     # What a judge that is handed on consists of is there.
     tops = {"grader", "reference", "problems", "pyproject.toml", "LICENSE", "requirements.txt"}
-    tops.add("requirements.lock")
+    tops |= {"requirements.lock", "requirements-course.lock", "classroom"}
     assert tops <= set(copied)
 
 
@@ -79,7 +93,8 @@ def test_the_pinned_versions_are_installed(tmp_path, device):
     variables = {"PATH": f"{fake}:/usr/bin:/bin", "DEVICE": device}
     subprocess.run(["sh", "-ec", step], cwd=tmp_path, env=variables, check=True)
     locked, torch = (tmp_path / "asked").read_text().splitlines()
-    assert locked.endswith(" --require-hashes --no-deps -r requirements.lock")
+    both = "-r requirements.lock -r requirements-course.lock"
+    assert locked.endswith(f" --require-hashes --no-deps {both}")
     version = re.search(r"^torch==\S+", (ROOT / "requirements.txt").read_text(), re.MULTILINE)[0]
     if device == "cpu":
         version = f"--extra-index-url https://download.pytorch.org/whl/cpu {version}+cpu"
@@ -90,6 +105,26 @@ def test_the_judge_runs_as_nobody_special():
     order = [name for name, _ in instructions()]
     assert order.index("USER") > max(i for i, name in enumerate(order) if name == "COPY")
     assert of("ENTRYPOINT") == ['[".venv/bin/python", "-m", "grader"]']
+
+
+def test_the_judge_may_be_the_first_process_of_a_container(tmp_path):
+    """As `podman run` starts it: the jail has a process 1, too, and that is no hole."""
+    needs.a_jail()
+    script = (
+        "import os\nfrom grader.isolate import inspection\n"
+        "inspection.inspect(gpu=None)\nprint('process', os.getpid())\n"
+    )
+    first = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if os.geteuid() != 0:
+        first += ["--user", "--map-user=1000"]
+    done = subprocess.run(
+        [*first, sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "process 1\n", done.stderr
 
 
 def test_page_and_remedy_name_the_same_options():

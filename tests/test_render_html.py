@@ -79,7 +79,7 @@ def test_everything_that_the_terminal_tells_is_told(name):
     said = page.text
     first = " ".join(" ".join(run_words(graded)).split())
     assert f"Skip to the points {first}" in said
-    assert f"required {graded.totals.earned:g} / {graded.totals.available:g}" in said
+    assert f"required {graded.totals.earned:g} of {graded.totals.available:g} points" in said
     for problem in graded.problems:
         assert f"{problem.id} {problem.title} {problem.verdict}" in said
         for cause in told_causes(problem)[0]:

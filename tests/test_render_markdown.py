@@ -34,7 +34,7 @@ def test_points_of_the_table_add_up_to_the_totals(name):
         assert sum(float(earned) for earned, _ in shown) == pytest.approx(part.earned)
         assert sum(float(available) for _, available in shown) == pytest.approx(part.available)
         if part.possible:
-            assert f"**{label} {part.earned:g} / {part.available:g}" in text
+            assert f"**{label} {part.earned:g} of {part.available:g} points" in text
 
 
 @pytest.mark.parametrize("name", NAMES)

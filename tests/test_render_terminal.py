@@ -110,7 +110,9 @@ def test_totals_agree_with_the_json_record_and_with_their_parts(name):
         if not part["possible"]:
             assert f"{label} " not in report
             continue
-        pattern = rf"{label} ({NUMBER}) / ({NUMBER})(?: available here \(({NUMBER}) in all\))?\n"
+        pattern = (
+            rf"{label} ({NUMBER}) of ({NUMBER}) points(?: measured here \(({NUMBER}) in all\))?\n"
+        )
         earned, available, possible = re.search(pattern, report).groups()
         assert (float(earned), float(available)) == (part["earned"], part["available"])
         assert float(possible or available) == part["possible"]
@@ -208,8 +210,8 @@ def test_bonus_problems_alone_have_no_required_points():
         gradescope.render(alone),
         page.render(alone),
     ):
-        assert "required 0" not in text and "bonus 14 / 14" in text
-    assert "required 0 / 0" in markdown.render(with_problems(record))  # nothing was graded
+        assert "required 0" not in text and "bonus 14 of 14 points" in text
+    assert "required 0 of 0 points" in markdown.render(with_problems(record))  # nothing was graded
 
 
 def test_one_mistake_is_one_report():

@@ -213,7 +213,7 @@ def test_ten_steps_add_a_problem(tmp_path):
     files.mkdir()
     said = copy.run(*commands_of(4), "--device=cpu", *exported(files))
     assert re.search(r"^p10 Root mean square of a row +pass +6/6 +1/1 +- +7/7$", said, re.M), said
-    assert "bonus 7 / 7 available here (10 in all)" in said
+    assert "bonus 7 of 7 points measured here (10 in all)" in said
     found, required, bonus = totals(files / "json")
     assert found == {"p10": {"earned": 7, "available": 7, "possible": 10}} == {"p10": bonus}
     assert required["possible"] == 0

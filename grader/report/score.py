@@ -53,11 +53,14 @@ def fraction(part: Points) -> str:
 
 
 def sum_line(label: str, part: Points) -> str:
-    """Return a total: "required 62.5 / 70 available here (100 in all)"."""
-    line = f"{label} {points(part.earned)} / {points(part.available)}"
-    if part.available != part.possible:
-        line += f" available here ({points(part.possible)} in all)"
-    return line
+    """Return a total: "required 62.5 of 70 points measured here (100 in all)"."""
+    return f"{label} {points(part.earned)} of {measured(part.available, part.possible)}"
+
+
+def measured(available: float, possible: float) -> str:
+    """Return how many points could be earned: "100 points", or fewer where not all is measured."""
+    words = f"{points(available)} points"
+    return words if available == possible else f"{words} measured here ({points(possible)} in all)"
 
 
 def sum_lines(record: GradeRecord) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import io
 import re
+import subprocess
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -81,10 +82,40 @@ WORKFLOW = PurePosixPath(".github/workflows/grade.yml")
 _JUDGE, _REF = "COURSE/ASSIGNMENT", "main"
 
 
-def workflow(judge: str, ref: str) -> str:
-    """Return the workflow that grades with the judge of repository `judge` at `ref`."""
+def workflow(judge: str, commit: str, called: str = "") -> str:
+    """Return the workflow that grades with the judge of repository `judge` at `commit`.
+
+    `called` is the branch or tag that it was found by, for people who read the file.
+    """
     repository = f"repository: {_JUDGE}\n", f'repository: "{judge}"\n'
-    return _filled("grade.yml", 2, repository, (f"ref: {_REF}\n", f'ref: "{ref}"\n'))
+    at = f'ref: "{commit}"{called and f" # {called}"}\n'  # a hash may look like a number
+    return _filled("grade.yml", 2, repository, (f"ref: {_REF}\n", at))
+
+
+def revision(ref: str) -> str:
+    """Return the commit that this checkout knows by a name; that of a whole hash is the hash.
+
+    Raises:
+        UsageError: it knows none.
+    """
+    if re.fullmatch("[0-9a-f]{40}([0-9a-f]{24})?", ref):
+        return ref
+    try:
+        found = subprocess.run(
+            ["git", "-C", ROOT, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip()
+    except OSError:  # no git
+        found = ""
+    if not found:
+        raise UsageError(
+            f"--ref: got {ref!r}, which this checkout does not know as a branch, tag or commit;"
+            " expected one that it knows, or a commit's whole hash: a branch could bring other code"
+            " to every repository at any time, so the workflow names a commit"
+        )
+    return found
 
 
 def _filled(template: str, count: int, *replaced: tuple[str, str]) -> str:
@@ -135,10 +166,13 @@ def _github(options: argparse.Namespace) -> int:
     # What git allows in a name, and nothing that YAML or an expression of GitHub's would read.
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,200}", options.ref):
         raise UsageError(f"--ref: got {options.ref!r}, expected a branch, a tag or a commit")
+    commit = revision(options.ref)
+    called = "" if options.ref in (commit, "HEAD") else options.ref
     if not options.output.is_dir():
         raise UsageError(f"--output: got {options.output}, which is not a folder")
-    made = workflow(options.judge, options.ref).encode()
-    return _write(options.output / WORKFLOW, made)
+    code = _write(options.output / WORKFLOW, workflow(options.judge, commit, called).encode())
+    stdout.write(f"the judge is commit {commit}: push it to {options.judge} first\n")
+    return code
 
 
 ALL: Mapping[str, str] = {}
@@ -160,7 +194,7 @@ COMMANDS = {
         {
             "--output DIR!": "the students' repository",
             "--judge OWNER/REPO!": "the repository that has this judge",
-            "--ref REF=main": "its branch, tag or commit (default: main)",
+            "--ref REF=HEAD": "its commit, or a branch or tag of this checkout (default: HEAD)",
         },
     ),
 }

@@ -20,6 +20,7 @@ from grader.base.regular_file import open_regular
 from grader.base.text import byte_size, clean, fit, plural, styled, wrap
 from grader.commands.lint.command import lines_of
 from grader.commands.options import SUBMISSION, UsageError, expect_folder, expect_place, writing
+from grader.commands.submit import places
 from grader.judge import scoring
 from grader.source.intake import receipt, zips
 from grader.source.intake.archives import read
@@ -61,10 +62,11 @@ class PackedAnswer:
 
 @dataclass(frozen=True)
 class Packed:
-    """What was looked through, and the archive that was written, if any."""
+    """What was looked through, and the archive that was written, if any; `done` says where to."""
 
     answers: tuple[PackedAnswer, ...]
     archive: str | None = None
+    done: tuple[str, ...] = ()
     num_files: int = 0
     num_bytes: int = 0
     code: str = ""
@@ -125,6 +127,8 @@ HELP = "pack your answers into the archive to upload"
 OPTIONS = {
     **SUBMISSION,
     "--output FILE=submission.zip": "the archive to write (default: submission.zip)",
+    "--to PLACE": "hand it in, too: a shared folder, or a git repository's address or folder",
+    "--name ID": "your id or login in the course, with --to",
 }
 
 
@@ -151,15 +155,19 @@ def run(options: argparse.Namespace) -> int:
             " expected another name, or move it away"
         )
     packed = Packed(answers)
+    if options.name is not None and options.to is None:
+        raise UsageError("--name: got it without --to, expected the place to hand in to, too")
+    if options.to is not None:
+        places.expect(options.to, options.name)
     if any(answer.state is State.READY for answer in answers):
-        packed = _written(answers, output)
+        packed = _written(answers, output, options.to, options.name)
     stdout.show(render, packed)
     refused = any(answer.state is State.REFUSED for answer in answers)
     lost = refused or packed.archive is None
     return scoring.EXIT_POINTS_LOST if lost else scoring.EXIT_FULL_MARKS
 
 
-def _written(answers: tuple[PackedAnswer, ...], output: Path) -> Packed:
+def _written(answers: tuple[PackedAnswer, ...], output: Path, to: str | None, name: str) -> Packed:
     # Of all that could be read, refused ones too.
     files = {a.name: a.source.data for a in answers if a.source is not None and a.source.data}
     today = datetime.datetime.now(datetime.UTC).date()
@@ -168,7 +176,8 @@ def _written(answers: tuple[PackedAnswer, ...], output: Path) -> Packed:
             size = write_archive(output, files, today)
     except ArchiveError as error:
         raise EnvironmentFault(f"--output: {output}: {error}") from None
-    return Packed(answers, str(output), len(files), size, receipt.code(files))
+    done = () if to is None else tuple(places.hand_in(to, name, output.read_bytes(), files))
+    return Packed(answers, str(output), done, len(files), size, receipt.code(files))
 
 
 _STYLES = {State.READY: "green", State.REFUSED: "red"}
@@ -204,5 +213,8 @@ def _summary(packed: Packed, width: int) -> Iterator[str]:
         text = "what is refused earns nothing as it is, although it is in the archive"
         yield from wrap(f"{text} where it can be read", width)
     size, files = byte_size(packed.num_bytes), plural(packed.num_files, "file")
-    yield from wrap(f"wrote   {clean(packed.archive)} ({files}, {size}): upload it", width)
+    upload = "" if packed.done else ": upload it"
+    yield from wrap(f"wrote   {clean(packed.archive)} ({files}, {size}){upload}", width)
+    for line in packed.done:
+        yield from wrap(clean(line, 4000), width)
     yield f"receipt {packed.code}"
