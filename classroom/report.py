@@ -21,7 +21,8 @@ from markupsafe import Markup, escape
 from classroom import leaderboard, outputs, similar
 from classroom.figures import summarize
 from classroom.folder import open_class
-from classroom.grades import Grade, Standing, Status, read_policy, read_standing
+from classroom.grades import Grade, Standing, Status, read_standing
+from classroom.lateness import read_policy
 from classroom.publish import changes_since
 from classroom.records import FileResult, Student
 from classroom.similar import RUN

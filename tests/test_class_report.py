@@ -9,7 +9,7 @@ import pytest
 from classroom import outputs, report
 from classroom.figures import Bar, histogram, spread, summarize
 from classroom.grades import read_standing
-from classroom.records import Fault, Override, Student
+from classroom.records import Decision, Fault, Student
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.problem import load_problem
@@ -32,6 +32,11 @@ def class_page(store, course):
 
 
 # What is counted.
+
+
+def override(student, problem, points, reason):
+    given = {"kind": "override", "author": "kim", "at": AT}
+    return Decision(student=student, problem=problem, points=points, reason=reason, **given)
 
 
 def test_points_are_counted_in_ranges_with_none_and_all_apart():
@@ -171,7 +176,15 @@ def test_a_report_says_points_reasons_and_what_was_wrong(store, course):
     students(store, "ada", "bob")
     give(store, "ada", full("p02"), wrong(full("p04"), ["plain"], "DIAGONAL-EXCLUDED"), full("p05"))
     store.add(
-        Override(student="ada", problem="p05", points=3, author="kim", reason="by hand", at=AT)
+        Decision(
+            kind="override",
+            student="ada",
+            problem="p05",
+            points=3,
+            author="kim",
+            reason="by hand",
+            at=AT,
+        )
     )
     code, shown = run(course, "report")
     assert code == 0 and "reports of 2 students" in shown
@@ -248,7 +261,15 @@ def test_hostile_text_is_text_on_every_page(store, course):
             [stored(bad.model_copy(update={"checks": checks}), data, environment=machine)]
         )
         store.add(
-            Override(student=id, problem="p05", points=1, author="kim", reason=EVIL[:150], at=AT)
+            Decision(
+                kind="override",
+                student=id,
+                problem="p05",
+                points=1,
+                author="kim",
+                reason=EVIL[:150],
+                at=AT,
+            )
         )
     store.set_versions({"p04": "v1", "p05": "v1"})
     assert run(course, "report")[0] == 0
@@ -303,5 +324,9 @@ def test_the_report_says_whether_its_grades_are_published(store, course):
     assert "not published" in run(course, "report")[1]
     run(course, "publish", "--author", "kim")
     assert "note:" not in run(course, "report")[1]
-    store.add(Override(student="ada", problem="p04", points=3, author="kim", reason="x", at=AT))
+    store.add(
+        Decision(
+            kind="override", student="ada", problem="p04", points=3, author="kim", reason="x", at=AT
+        )
+    )
     assert "1 grade is not as it was published" in run(course, "report")[1]

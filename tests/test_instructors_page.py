@@ -11,7 +11,8 @@ import tomllib
 import pytest
 
 from classroom import outputs, similar
-from classroom.grades import Policy, read_policy
+from classroom.lateness import Policy, read_policy
+from classroom.records import Decision
 from classroom.store import Store
 from grader.commands import cli
 from grader.commands.cli import parser_of
@@ -20,6 +21,7 @@ from grader.source.intake import entries
 from grader.source.intake.archives import read
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from tests.class_commands import give, students
+from tests.classes import AT
 from tests.harness import model_answer
 from tests.records import write_answers
 from tests.releases import release
@@ -29,7 +31,7 @@ PAGE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
 TITLES = {
     "Read the results": [0, 0],
-    "Regrade and publish": [0, 0, 0, 0, 0, 0, 0],
+    "Regrade and publish": [0, 0, 0, 0, 0, 0, 0, 0, 0],
     "What is stored, for how long, and how to delete it": [1, 0],
 }
 
@@ -114,6 +116,8 @@ def course(tmp_path, monkeypatch):
         students(store, "s1042", "s1043")
         give(store, "s1042", full("p04"))
         give(store, "s1043", full("p04"))
+        asked = {"problem": "p04", "author": "s1042", "reason": "line 40 masks it", "at": AT}
+        store.add(Decision(kind="request", student="s1042", **asked))
     (csv,) = (block for block in blocks("Read the results") if block.startswith("id,pseudonym"))
     (tmp_path / "optins.csv").write_text(csv)
     return tmp_path / "fall"
@@ -158,7 +162,7 @@ def test_the_policy_for_late_days_is_one(tmp_path):
     (policy,) = blocks("Regrade and publish", "toml")
     (tmp_path / "course.toml").write_text(policy)
     late = read_policy(tmp_path)
-    assert (late.free_late_days, late.percent_per_day, late.last_day) == (1, 10, 7)
+    assert (late.late_days, late.percent_per_day, late.last_day) == (5, 10, 7)
     assert set(tomllib.loads(policy)) == set(Policy.model_fields)
 
 

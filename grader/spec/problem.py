@@ -141,6 +141,12 @@ class Problem(Table):
         """Face value of a component."""
         return getattr(self.points, component)
 
+    def possible_on(self, device: str, *, quick: bool = False) -> int:
+        """Return the points that a grading on `device` can give; `quick` measures nothing."""
+        measured = bool(self.benchmarks_on(device)) and not quick
+        left_out = () if measured else ("speed", "memory")
+        return self.total_points - sum(map(self.points_of, left_out))
+
     @property
     def uses_triton(self) -> bool:
         """Whether the answer is Triton kernels."""
