@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from classroom.decisions import open_requests
 from classroom.folder import DATABASE, holder, locked, open_class
 from classroom.grades import Standing, Status, read_standing
 from classroom.keeping import MAX_NOTES, Collected, Kept, keep, merged
@@ -234,7 +235,12 @@ def render(
     if graded or cached:
         row("graded now", f"{plural(graded, 'file')}, {cached} from before")
     if counts := collections.Counter(standing.files.values()):
-        row("files", ", ".join(f"{count} {status}" for status, count in counts.items()))
+        total = counts.total()
+        done = total - counts[Status.PENDING]
+        parts = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        row("files", f"{done} of {total}, {100 * done // total} %: {parts}")
+    if asked := len(open_requests(standing.asked)):
+        row("requests", f"{asked} without an answer; see grader class requests")
     refused = [
         f"{ids[h.student]}: {h.error}" for h in hand_ins.values() if h.error and h.student in ids
     ]

@@ -56,8 +56,8 @@ class Standing:
     """A class as it is stored; `grades` has every student with every one of `problems`.
 
     `files` says of every file that can count, by problem and SHA-256, what became of it;
-    `late_days` how many of the term's a student has spent. `extensions` has days by student and
-    problem.
+    `late_days` how many of the term's a student has spent. `extensions` are those that count,
+    `asked` all requests and answers.
     """
 
     students: tuple[Student, ...]
@@ -68,7 +68,8 @@ class Standing:
     files: Mapping[tuple[str, str], Status] = dataclasses.field(default_factory=dict)
     policy: Policy = dataclasses.field(default_factory=Policy)
     late_days: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    extensions: Mapping[tuple[str, str], float] = dataclasses.field(default_factory=dict)
+    extensions: Mapping[tuple[str, str], Decision] = dataclasses.field(default_factory=dict)
+    asked: Sequence[Decision] = ()
 
     def result(self, student: str, problem: str) -> FileResult | None:
         """Return the result that counts for a student, None where there is none."""
@@ -81,10 +82,16 @@ def people(store: Store) -> tuple[Student, ...]:
     return store.students() or tuple(Student(id=student) for student in store.hand_ins())
 
 
-def extensions(decisions: Sequence[Decision], student: str, problem: str) -> float:
-    """Return by how many days a deadline is later: the last decision on it, or on all, counts."""
+def extension(decisions: Sequence[Decision], student: str, problem: str) -> Decision | None:
+    """Return what says that a deadline is later: the last decision on it, or on all, counts."""
     of = [d for d in decisions if d.kind == "extend" and d.student == student]
-    return next((d.days for d in reversed(of) if d.problem in ("", problem)), None) or 0.0
+    return next(
+        (d for d in reversed(of) if d.problem in ("", problem) and d.days is not None), None
+    )
+
+
+def _days(found: Decision | None) -> float:
+    return found.days if found and found.days else 0.0
 
 
 def read_standing(
@@ -124,7 +131,7 @@ def read_standing(
         decided = by_student.get(id, [])
         found, spent[id] = class_.grades_of(id, hand_ins.get(id), parts, decided)
         grades |= {(id, problem): grade for problem, grade in found.items()}
-        moved |= {(id, p): days for p in problems if (days := extensions(decided, id, p))}
+        moved |= {(id, p): one for p in problems if _days(one := extension(decided, id, p))}
     files = {
         (problem, part.sha256): class_.status_of(problem, part)
         for (id, problem), parts in counting.items()
@@ -141,6 +148,7 @@ def read_standing(
         policy=policy,
         late_days=spent,
         extensions=moved,
+        asked=store.decisions("request", "answer"),
     )
 
 
@@ -154,7 +162,7 @@ def files_that_count(
     found = {}
     for id, hand_in in store.hand_ins().items():
         for problem in problems:
-            days = extensions(decisions.get(id, ()), id, problem)
+            days = _days(extension(decisions.get(id, ()), id, problem))
             if parts := candidates(policy, problem, hand_in.parts_of(problem), days):
                 found[id, problem] = parts
     return found
@@ -215,7 +223,7 @@ class _Class:
     ) -> tuple[dict[str, Grade], int]:
         """Return a student's grades by problem, and how many late days are spent."""
         overrides = {d.problem: d for d in decisions if d.kind == "override"}
-        moved = {problem: extensions(decisions, id, problem) for problem in parts}
+        moved = {problem: _days(extension(decisions, id, problem)) for problem in parts}
         options: dict[str, list[_Option]] = {}
         for problem, those in parts.items():
             found = [(part, self.judged[self._key(problem, part)]) for part in those]

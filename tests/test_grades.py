@@ -109,7 +109,7 @@ def test_the_status_counts_files_as_the_live_view_does(store):
     store.add(override(1.0))
     store.set_versions({"p02": "v1", "p04": "v1"})
     shown = render(read_standing(store), width=80, color=False)
-    assert "files         1 graded, 1 fault, 1 not graded yet\n" in shown
+    assert "files         2 of 3, 66 %: 1 graded, 1 fault, 1 not graded yet\n" in shown
 
 
 def test_the_last_override_counts_over_everything(store):
