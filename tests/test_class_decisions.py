@@ -26,7 +26,7 @@ def test_what_a_student_asks_is_read_and_cleaned():
     assert said == ["regrade.md asks for p44, which is no problem here"]
     for data in (b"", b"please look again", b"# p02\n \n", b"\xff\xfe"):
         said.clear()
-        assert requests.found(data, said.append) == {} and "expected a heading `# p04`" in said[-1]
+        assert requests.found(data, said.append) == {} and "expected a heading `# p01`" in said[-1]
     assert len(requests.found(b"# p02\n" + b"x" * 9000, said.append)["p02"]) == requests.MOST
 
 

@@ -253,6 +253,12 @@ def problem_ids() -> tuple[str, ...]:
     return tuple(sorted(p.parent.name for p in PROBLEMS.glob("p[0-9][0-9]/problem.toml")))
 
 
+def examples(*wanted: str) -> str:
+    """Return those of these problems that are here, else an early one: a release may lack some."""
+    here = problem_ids()
+    return ",".join([id for id in wanted if id in here] or here[:2][-1:])
+
+
 def problems_named(text: str | None, option: str = "--only") -> tuple[str, ...]:
     """Read a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas.
 

@@ -1,9 +1,6 @@
 """Requests for another look: regrade.md, which a student packs with the answers.
 
-A heading names a problem, what stands below it is the reason:
-
-    # p04
-    The report says that my kernel reads past the end of k, but line 40 masks it.
+A heading with its id names a problem, what stands below it is the reason.
 """
 
 from __future__ import annotations
@@ -34,5 +31,7 @@ def found(data: bytes | None, say: Callable[[str], None]) -> dict[str, str]:
         elif reason := clean(text, MOST):
             reasons[name] = reason
     if not reasons:
-        say(f"{NAME} has no request: expected a heading `# p04` and the reason below it")
+        say(
+            f"{NAME} has no request: expected a heading `# {problem_ids()[0]}`, the reason below it"
+        )
     return reasons
