@@ -14,23 +14,10 @@ from classroom.folder import DATABASE
 from classroom.store import Store
 from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import load_problem
-from tests.environments import CPU
-from tests.fake_engine import FakeEngine, fake_grade
+from tests import class_commands
+from tests.fake_engine import FakeEngine
 
-
-@pytest.fixture
-def command(grader, monkeypatch, tmp_path):
-    """Run `grader class ...` on a fake engine; return exit code, stdout and stderr."""
-    monkeypatch.setattr(grade_class.grading, "look", lambda settings: CPU)
-    monkeypatch.setattr(grade_class.grading, "grade", fake_grade)
-    monkeypatch.setattr(grade_class, "check_set", lambda problems: None)
-
-    def start(name, *arguments, engine=None):
-        start.engine = engine or FakeEngine()
-        monkeypatch.setattr(grade_class, "make_engine", lambda options: start.engine)
-        return grader("class", name, *arguments, "--course", tmp_path / "course")
-
-    return start
+command = class_commands.command
 
 
 @pytest.fixture
