@@ -40,6 +40,10 @@ def test_submit_packs_a_request_and_its_receipt_is_the_same(grader, tmp_path, mo
     assert out.splitlines()[-1] == before[-1]
     found = submit.read(tmp_path / "submission.zip")
     assert (found.requests, found.notes) == ({"p02": "line 40 is right"}, ())
+    (tmp_path / "problems" / P02).write_text("import os\n")  # refused, which it may be about
+    code, out, _ = grader("submit", "--submission", "problems")
+    assert code == 1 and "asks    for another look at p02\n" in out
+    assert submit.read(tmp_path / "submission.zip").requests
     (tmp_path / "problems" / "regrade.md").write_text("look at p02 please\n")
     code, out, err = grader("submit", "--submission", "problems")
     assert (code, out) == (2, "") and "regrade.md has no request: expected a heading" in err

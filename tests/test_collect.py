@@ -1,5 +1,6 @@
 """Whose submission is whose, in every layout that is known, and what hostile ones come to."""
 
+import hashlib
 import json
 import os
 import tarfile
@@ -270,9 +271,11 @@ def test_no_note_names_what_the_course_handed_out(tmp_path):
         "docs/grading.md": "x",
         "problems/given/x.py": "",
     }
-    ledger = json.dumps({"files": dict.fromkeys(released, "")})
+    same = {"problems/given/same.py": "y"}
+    hashes = {"problems/given/same.py": hashlib.sha256(b"y").hexdigest()}
+    ledger = json.dumps({"files": dict.fromkeys(released, "") | hashes})
     own = {"problems/p02/README.md": "x", "problems/p02/test_p02.py": "x", "notes.txt": "x"}
-    files = {f"problems/{P02}": "1", **released, **own, ".release.json": ledger}
+    files = {f"problems/{P02}": "1", **released, **same, **own, ".release.json": ledger}
     source = write(tmp_path, {f"ada/{name}": data for name, data in files.items()})
     assert notes_of(collect(source, [Student(id="ada")]), "ada") == (
         "notes.txt: not graded",

@@ -155,9 +155,10 @@ def run(options: argparse.Namespace) -> int:
             f"--output: got {output}, which exists and is no archive of `submit`;"
             " expected another name, or move it away"
         )
-    packed = Packed(answers)
-    if any(answer.state is State.READY for answer in answers):
-        packed = _written(answers, output, _request(folder))
+    packed, request = Packed(answers), _request(folder)
+    states = {answer.state for answer in answers}
+    if State.READY in states or (request and State.REFUSED in states):  # it may ask about that
+        packed = _written(answers, output, request)
     stdout.show(render, packed)
     refused = any(answer.state is State.REFUSED for answer in answers)
     lost = refused or packed.archive is None

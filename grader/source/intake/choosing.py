@@ -98,7 +98,11 @@ def choose(entries: Iterable[Entry], what: str) -> Contents:
     root = prefixes[0]
     version = _compare_receipt(usable.pop((*root, receipt.NAME), []), files, notes)
     asked = requests.found(_bytes(usable.pop((*root, requests.NAME), [])), notes.say)
-    handed_out = released.names(_bytes(usable.get((*root[:-1], released.LEDGER), [])), root)
+
+    def read(parts: _Parts) -> bytes | None:
+        return _bytes(usable.get(parts, []))
+
+    handed_out = released.names(read((*root[:-1], released.LEDGER)), root, read)
     others = [parts for parts in usable if parts not in matches and parts not in handed_out]
     _note_others(others, usable, notes)
     return Contents(dict(sorted(files.items())), notes.sentences(), version, asked)
