@@ -105,6 +105,7 @@ bench: $(READY) ## time the model answers beside library kernels (needs a CUDA G
 	  $(if $(JSON),--json "$(JSON)") $(if $(PLOT),--plot "$(PLOT)") $(BENCH)
 
 release: $(READY) ## make the students' repository: DIR=../course P=p01,p02 ANSWERS_AFTER=date
+	@$(if $(DIR),,echo "make: DIR= got nothing, expected a folder such as DIR=../course" >&2; exit 2)
 	@"$(PY)" -m grader release "$(DIR)" $(if $(P),--problems "$(P)") \
 	  $(if $(ANSWERS_AFTER),--answers-after "$(ANSWERS_AFTER)")
 

@@ -1,4 +1,4 @@
-"""Lets `pytest problems/p04` run inside .venv, and says what to type outside of it."""
+"""Lets `pytest problems/pNN` run inside .venv, and says what to type outside of it."""
 
 import os
 import sys
@@ -13,9 +13,11 @@ try:
     import torch  # noqa: F401
     import triton  # noqa: F401
 except ImportError as error:
+    problems = os.path.join(_ROOT, "problems")
+    first = min(name for name in os.listdir(problems) if name[1:].isdigit())
     sys.exit(
         f"{error.name} is not installed for {sys.executable}; what is needed is in .venv:\n"
-        f"  make -C '{_ROOT}' setup && '{_ROOT}/.venv/bin/pytest' '{_ROOT}/problems/p01'\n"
+        f"  make -C '{_ROOT}' setup && '{_ROOT}/.venv/bin/pytest' '{problems}/{first}'\n"
         f"  make -C '{_ROOT}' doctor   tells more"
     )
 

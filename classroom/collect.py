@@ -11,39 +11,26 @@ import dataclasses
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from classroom.decisions import open_requests
 from classroom.folder import DATABASE, holder, locked, open_class
-from classroom.grades import Grade, Standing, Status, read_policy, read_standing
+from classroom.grades import Standing, Status, read_standing
+from classroom.keeping import MAX_NOTES, Collected, Kept, keep, merged
+from classroom.lateness import read_policy
 from classroom.layouts import Found, find
-from classroom.records import CourseError, HandIn, Student
+from classroom.records import CourseError, Decision, HandIn, Part, Student, now
 from classroom.roster import NAMED, Matching, Times, read_roster, read_times
 from classroom.store import Store
 from classroom.unpacking import own_folder, unpacked
 from grader.base import stdout
 from grader.base.options import Command
 from grader.base.text import clean, plural, wrap
-from grader.source.intake import archives
+from grader.source.intake import archives, receipt
 from grader.source.intake.entries import shown
 from grader.spec.problem import problem_ids
 
-_MAX_NOTES = 20
 _CONFLICTS = 10  # that are named
-
-
-@dataclasses.dataclass(frozen=True)
-class Collected:
-    """What a source holds: a hand-in with its files by problem for everyone who is in it.
-
-    `notes` say what was left out.
-    """
-
-    hand_ins: tuple[tuple[HandIn, Mapping[str, bytes]], ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-# What became of a source: ids of students whose hand-in is "new", "changed" or the "same"; of
-# those "refused" it cannot be read, and where there was one that can, that one stays.
-Kept = Mapping[str, list[str]]
 
 
 def collect(
@@ -70,11 +57,12 @@ def collect(
         for one in _decided(found, matching.ids, choose):
             by_student.setdefault(one.student, []).append(one)
         known_times = _by_student(times or {}, matching)
+        read = _Read()
         hand_ins = tuple(
-            _last_of(student, ones, known_times.get(student))
+            read.student(student, ones, known_times.get(student))
             for student, ones in sorted(by_student.items())
         )
-    return Collected(hand_ins, (*notes, *left_out))
+    return Collected(hand_ins, (*notes, *left_out), read.data, tuple(read.requests))
 
 
 def _decided(found: Sequence[Found], ids: Collection[str], choose: Collection[str]) -> list[Found]:
@@ -134,67 +122,67 @@ def _by_student(times: Times, matching: Matching) -> dict[str, str]:
     return found
 
 
-def _last_of(
-    student: str, ones: Iterable[Found], time: str | None
-) -> tuple[HandIn, Mapping[str, bytes]]:
-    """Read the last submission of a student that can be read; the others are noted."""
-    ordered = sorted(ones, key=lambda one: one.order, reverse=True)
-    one, files, failed = ordered[0], {}, []
-    notes, error = list(one.notes), None
-    for at, tried in enumerate(ordered):
-        try:
-            contents = archives.read(tried.path)
-        except archives.ArchiveError as fault:
-            failed.append(clean(str(fault)))
-            continue
-        one, files = tried, {path.split("/")[0]: data for path, data in contents.files.items()}
-        lead = "" if one.number < 0 else "a later submission cannot be read: "
-        notes = [*one.notes, *contents.notes, *(f"{lead}{text}" for text in failed)]
-        notes += [_unused(other, one) for other in ordered[at + 1 :]]
-        break
-    else:
-        error = failed[0]
-    hand_in = HandIn(
-        student=student,
-        source=shown(one.shown_as),
-        files={problem: hashlib.sha256(data).hexdigest() for problem, data in files.items()},
-        submitted_at=time or one.submitted_at,
-        notes=tuple(notes[:_MAX_NOTES]),
-        error=error,
-    )
-    return hand_in, files
+class _Read:
+    """Reads what students handed in; `data` are all files by SHA-256."""
 
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+        self.requests: list[Decision] = []
 
-def _unused(other: Found, one: Found) -> str:
-    if other.number < 0:  # what was handed in together with it
-        return f"{shown(other.shown_as)} is not read: {shown(one.shown_as)} counts"
-    return f"{shown(other.shown_as)} is an earlier submission"
+    def student(
+        self, student: str, ones: Iterable[Found], time: str | None
+    ) -> tuple[HandIn, Mapping[str, bytes]]:
+        """Read all submissions of a student: of each problem the last file counts.
 
-
-def keep(store: Store, collected: Collected) -> Kept:
-    """Store what was collected; one that cannot be read never takes the place of one that can."""
-    before = store.hand_ins()
-    kept: dict[str, list[str]] = {name: [] for name in ("new", "changed", "same", "refused")}
-    for hand_in, files in collected.hand_ins:
-        old = before.get(hand_in.student)
-        if hand_in.error is not None:
-            kept["refused"].append(hand_in.student)
-            if old is not None and old.files:
-                note = f"{hand_in.source} cannot be read: {hand_in.error}"
-                if note not in old.notes:
-                    notes = (*old.notes[: _MAX_NOTES - 1], note)
-                    old = old.model_copy(update={"notes": notes})
-                    store.save_hand_in(old, {p: store.data(sha) for p, sha in old.files.items()})
+        What was handed in together with another one counts where that cannot be read.
+        """
+        ordered = sorted(ones, key=lambda one: one.order, reverse=True)
+        time = time or ordered[0].submitted_at
+        found: HandIn | None = None
+        read: list[HandIn] = []
+        failed: list[str] = []
+        unused: list[str] = []
+        for one in ordered:
+            if read and one.number < 0:
+                unused.append(f"{shown(one.shown_as)} is not read: {read[0].source} counts")
                 continue
-        elif old is None:
-            kept["new"].append(hand_in.student)
-        elif old == hand_in:
-            kept["same"].append(hand_in.student)
-            continue
-        else:
-            kept["same" if old.files == hand_in.files else "changed"].append(hand_in.student)
-        store.save_hand_in(hand_in, files)
-    return kept
+            given = {"student": student, "source": shown(one.shown_as)}
+            given["submitted_at"] = one.submitted_at if read and one.submitted_at else time
+            try:
+                hand_in = self._read(one, given)
+            except archives.ArchiveError as fault:
+                failed.append(clean(str(fault)))
+                found = found or HandIn(**given, notes=one.notes, error=failed[0])
+                continue
+            lead = "" if one.number < 0 else "a later submission cannot be read: "
+            if read:
+                unused.append(f"{hand_in.source} is an earlier submission")
+            else:
+                notes = [*hand_in.notes, *(f"{lead}{text}" for text in failed)]
+                found = hand_in = hand_in.model_copy(update={"notes": tuple(notes)})
+            read.append(hand_in)
+        for later in reversed(read):
+            found = later if later is read[-1] else merged(found, later, self.data.__getitem__)
+        notes = (*found.notes, *unused)[:MAX_NOTES]
+        hand_in = found.model_copy(update={"notes": notes})
+        return hand_in, {problem: self.data[sha] for problem, sha in hand_in.files.items()}
+
+    def _read(self, one: Found, given: Mapping[str, Any]) -> HandIn:
+        contents = archives.read(one.path)
+        code = receipt.code(contents.files)
+        files, parts = {}, {}
+        for path, data in contents.files.items():
+            problem, sha256 = path.split("/")[0], hashlib.sha256(data).hexdigest()
+            files[problem], self.data[sha256] = sha256, data
+            of = {"source": given["source"], "submitted_at": given["submitted_at"]}
+            parts[problem] = (Part(sha256=sha256, code=code, version=contents.version, **of),)
+        for problem, reason in contents.requests.items():
+            who = {"student": given["student"], "author": given["student"]}
+            at = given["submitted_at"] or now()
+            asked = Decision(kind="request", problem=problem, reason=reason, at=at, **who)
+            self.requests.append(asked)
+        notes = (*one.notes, *contents.notes)
+        return HandIn(**given, files=files, parts=parts, notes=notes)
 
 
 _LISTED = 20
@@ -246,8 +234,13 @@ def render(
         row("collected", ", ".join(parts) or "nothing")
     if graded or cached:
         row("graded now", f"{plural(graded, 'file')}, {cached} from before")
-    if counts := collections.Counter(_files(grades).values()):
-        row("files", ", ".join(f"{count} {status}" for status, count in counts.items()))
+    if counts := collections.Counter(standing.files.values()):
+        total = counts.total()
+        done = total - counts[Status.PENDING]
+        parts = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        row("files", f"{done} of {total}, {100 * done // total} %: {parts}")
+    if asked := len(open_requests(standing.asked)):
+        row("requests", f"{asked} without an answer; see grader class requests")
     refused = [
         f"{ids[h.student]}: {h.error}" for h in hand_ins.values() if h.error and h.student in ids
     ]
@@ -267,19 +260,6 @@ def render(
     if interrupted:
         row("interrupted", "everything that was finished is kept; the same command goes on")
     return "\n".join(lines) + "\n"
-
-
-def _files(grades: Iterable[Grade]) -> dict[tuple[str, str], Status]:
-    """Return what became of each file, as the live view counts: of several students' it is one.
-
-    Points that a person gave one of them say nothing about the file of the others.
-    """
-    files: dict[tuple[str, str], Status] = {}
-    for grade in grades:
-        place = grade.problem, grade.key.sha256
-        if grade.status is not Status.OVERRIDDEN or place not in files:
-            files[place] = Status.FAULT if grade.fault else grade.status
-    return files
 
 
 def _some(names: Iterable[str]) -> str:

@@ -23,6 +23,9 @@ COMMANDS: Mapping[str, Command] = {
     "publish": publish.PUBLISH,
     "override": decisions.OVERRIDE,
     "extend": decisions.EXTEND,
+    "comment": decisions.COMMENT,
+    "requests": decisions.REQUESTS,
+    "answer": decisions.ANSWER,
     "forget": decisions.FORGET,
 }
 

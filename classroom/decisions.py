@@ -1,4 +1,7 @@
-"""`grader class override`, `extend` and `forget`: what a person decides about one student."""
+"""What a person decides about one student: `override`, `extend`, `comment`, `answer`, `forget`.
+
+All but the last are rows of one table, each with student, author and reason, and are never deleted.
+"""
 
 from __future__ import annotations
 
@@ -9,37 +12,43 @@ from pathlib import Path
 
 from classroom import outputs
 from classroom.folder import known_student, locked, made, need, one_of, open_class
-from classroom.records import CourseError, Extension, Override, now
+from classroom.grades import read_standing
+from classroom.lateness import read_policy
+from classroom.records import CourseError, Decision, now
+from classroom.store import Store
 from grader.base import stdout
 from grader.base.options import Command
 from grader.base.text import clean, plural, points, wrap
 from grader.report.message import ID_LIMIT
-from grader.spec.problem import load_problem, problem_ids
+from grader.spec.problem import problem_ids
 
 _NOT_DELETED = 1
-_Kind = type[Override] | type[Extension]
 _OPTIONS = {
     "student": ("ID", ""),
     "problem": ("p04", ""),
     "points": ("POINTS", "of the problem, in all"),
     "days": ("DAYS", "after the deadline of all; 0 takes it back"),
-    "author": ("NAME", "who decided"),
-    "reason": ("TEXT", "why; the student reads that of points"),
+    "author": ("NAME", "who says it"),
+    "reason": ("TEXT", "why; the student reads it"),
 }
+_TEXTS = {"comment": "what the student reads", "answer": "what the student reads"}
+_PLURALS = {"extend": "extensions"}
 
 
-def _fields(kind: _Kind) -> list[str]:
-    """Return what a person says of a decision, each an option; its time is that of the command."""
-    return [name for name in kind.model_fields if name in _OPTIONS]
+def _command(about: str, kind: str, needed: Sequence[str], *optional: str) -> Command:
+    """Return the command that keeps one kind of decision; its options are the record's fields."""
+    helps = {name: text for name, (_, text) in _OPTIONS.items()}
+    helps["reason"] = _TEXTS.get(kind, helps["reason"])
+    helps |= dict.fromkeys(optional, "this one alone (default: all)")
+    fields = [name for name in _OPTIONS if name in (*needed, *optional)]
+    options = {f"--{name} {_OPTIONS[name][0]}": helps[name] for name in fields}
+    options["--list"] = f"show all {_PLURALS.get(kind, f'{kind}s')} there were"
+    return Command(about, functools.partial(_decide, kind, needed, fields), options)
 
 
-def _command(about: str, kind: _Kind) -> Command:
-    options = {f"--{name} {_OPTIONS[name][0]}": _OPTIONS[name][1] for name in _fields(kind)}
-    options |= {"--list": f"show all {kind.__name__.lower()}s there were"}
-    return Command(about, functools.partial(_decide, kind), options)
-
-
-def _decide(kind: _Kind, options: argparse.Namespace) -> int:
+def _decide(
+    kind: str, needed: Sequence[str], fields: Sequence[str], options: argparse.Namespace
+) -> int:
     """Keep a decision, or with --list show all of its kind; return 0.
 
     Raises:
@@ -47,30 +56,81 @@ def _decide(kind: _Kind, options: argparse.Namespace) -> int:
     """
     with open_class(options.course) as store:
         if not options.list:
-            need(options, _fields(kind))
-            given = {name: getattr(options, name) for name in _fields(kind)}
+            need(options, needed)
+            given = {name: getattr(options, name) for name in fields}
             given = {k: v.strip() if isinstance(v, str) else v for k, v in given.items()}
-            if kind is Override:
+            if given.get("problem"):
                 given["problem"] = one_of(problem_ids(), options.problem, "--problem")
-                most = load_problem(given["problem"]).total_points
-                if not 0 <= options.points <= most:
-                    raise CourseError(f"--points: got {options.points:g}, expected 0 to {most}")
             given["student"] = known_student(store, options.student)
-            store.add(made(kind, **given, at=now()))
-        found = store.overrides() if kind is Override else store.extensions()
-    none = f"no {kind.__name__.lower()}s"
+            _expect_fit(store, options, kind, given)
+            given = {name: value for name, value in given.items() if value is not None}
+            store.add(made(Decision, kind=kind, **given, at=now()))
+        found = store.decisions(kind)
     shown = found if options.list else found[-1:]
+    none = f"no {_PLURALS.get(kind, f'{kind}s')}"
     stdout.show(_show, [_row(one) for one in shown] or [none])
     return 0
 
 
-def _row(decision: Override | Extension) -> str:
-    if isinstance(decision, Override):
-        what = f"{clean(decision.problem, ID_LIMIT)}  {points(decision.points)} points"
-    else:
-        what = f"{decision.days:g} day{'s' * (decision.days != 1)}"
-    why = f"{clean(decision.author, 60)}: {clean(decision.reason)}"
-    return f"{clean(decision.student, 60)}  {what}  {decision.at}  {why}"
+def _expect_fit(
+    store: Store, options: argparse.Namespace, kind: str, given: dict[str, object]
+) -> None:
+    """See that points are possible where the problem is graded, and that an answer has a question.
+
+    Raises:
+        CourseError: it does not fit.
+    """
+    student, problem = given["student"], given.get("problem")
+    if kind == "override":
+        policy = read_policy(options.course)
+        standing = read_standing(store, policy, sorted({problem, *store.versions()}))
+        most = max(g.possible for (_, p), g in standing.grades.items() if p == problem)
+        if not 0 <= options.points <= most:
+            raise CourseError(f"--points: got {options.points:g}, expected 0 to {points(most)}")
+    asked = [(d.student, d.problem) for d in store.decisions("request")]
+    if kind == "answer" and (student, problem) not in asked:
+        of = sorted(p for who, p in asked if who == student)
+        raise CourseError(
+            f"--problem: got {problem}, expected one for which {student} has a request:"
+            f" {', '.join(dict.fromkeys(of)) or 'there is none'}"
+        )
+
+
+def open_requests(decisions: Sequence[Decision]) -> list[Decision]:
+    """Return the requests without an answer, the oldest first."""
+    waiting: dict[tuple[str, str], list[Decision]] = {}
+    for one in decisions:
+        if one.kind == "request":
+            waiting.setdefault((one.student, one.problem), []).append(one)
+        elif one.kind == "answer":
+            waiting.pop((one.student, one.problem), None)
+    return [one for those in waiting.values() for one in those]
+
+
+def _requests(options: argparse.Namespace) -> int:
+    """Show requests for another look that nobody answered, with --all each with answers; return 0.
+
+    Raises:
+        CourseError: there is no class.
+    """
+    with open_class(options.course) as store:
+        found = store.decisions("request", "answer")
+    shown = found if options.all else open_requests(found)
+    stdout.show(_show, [_row(one) for one in shown] or ["no requests"])
+    return 0
+
+
+def _row(decision: Decision) -> str:
+    what = [clean(decision.student, 60), clean(decision.problem, ID_LIMIT)]
+    if decision.points is not None:
+        what.append(f"{points(decision.points)} points")
+    if decision.days is not None:
+        what.append(f"{decision.days:g} day{'s' * (decision.days != 1)}")
+    is_request = decision.kind == "request"
+    who = "asks" if is_request else clean(decision.author, 60)
+    lead = "answer, " * (decision.kind == "answer")
+    why = f"{lead}{who}: {clean(decision.reason)}"
+    return "  ".join([*filter(None, what), decision.at, why])
 
 
 def _show(rows: Iterable[str], *, width: int = 80, color: bool = False) -> str:
@@ -125,8 +185,22 @@ def _forgotten(
     return [*lines, "not deleted:", *(f"  {text}" for text in kept)]
 
 
-OVERRIDE = _command("give a student other points than the judge did, with a reason", Override)
-EXTEND = _command("move the deadline of one student", Extension)
+_OF_PROBLEM = ("student", "problem", "author", "reason")
+OVERRIDE = _command(
+    "give a student other points than the judge did, with a reason",
+    "override",
+    ("points", *_OF_PROBLEM),
+)
+EXTEND = _command(
+    "move the deadline of one student", "extend", ("student", "days", "author", "reason"), "problem"
+)
+COMMENT = _command("write a comment into a student's report", "comment", _OF_PROBLEM)
+ANSWER = _command("answer a student's request for another look", "answer", _OF_PROBLEM)
+REQUESTS = Command(
+    "list what students asked to have looked at again",
+    _requests,
+    {"--all": "those that were answered too, with the answers"},
+)
 FORGET = Command(
     "delete what is stored about a student, for good",
     _forget,

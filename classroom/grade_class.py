@@ -15,8 +15,9 @@ from rich.console import Console
 from classroom import grading
 from classroom.collect import LISTS, into, render
 from classroom.folder import DATABASE, locked
-from classroom.grades import read_policy, read_standing
+from classroom.grades import read_standing
 from classroom.grading import LIMIT_S, Settings
+from classroom.lateness import Policy, read_policy
 from classroom.outputs import write_gradebooks
 from classroom.plan import plan, versions
 from classroom.store import Store
@@ -28,7 +29,7 @@ from grader.judge import scoring
 from grader.judge.set_check import check_set
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Environment
-from grader.spec.problem import ManifestError, problems_named
+from grader.spec.problem import ManifestError, load_problem, problems_named
 from grader.timing.calibration import find as find_calibration
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
         if not store.hand_ins():
             raise ManifestError("SOURCE: got nothing, expected submissions: none are collected yet")
         check_set(problems)
-        view, interrupted = _grade(options, store, problems, stack)
+        view, interrupted = _grade(options, store, problems, policy, stack)
         standing = read_standing(store, policy, sorted({*problems, *store.versions()}))
         written = write_gradebooks(options.course, standing)
     stdout.show(
@@ -93,6 +94,7 @@ def _grade(
     options: argparse.Namespace,
     store: Store,
     problems: tuple[str, ...],
+    policy: Policy,
     stack: contextlib.ExitStack,
 ) -> tuple[View | None, bool]:
     """Grade; return the view, which has counted, and whether Ctrl-C has ended it.
@@ -110,11 +112,13 @@ def _grade(
             text = calibration.model_dump_json() if calibration else None
             settings = dataclasses.replace(settings, calibration=text)
             of_problems = versions(machine, problems, **how, calibration=text)
-            todo = plan(store, problems, of_problems, again=options.retry_faults)
+            todo = plan(store, problems, of_problems, policy, again=options.retry_faults)
             view = View(Console(stderr=True), todo)
             if todo.jobs:
                 started = started or running.enter_context(_engine(options, stack))
-            store.set_versions(of_problems)
+            quick = options.quick
+            given = {p: load_problem(p).possible_on(machine.device, quick=quick) for p in problems}
+            store.set_versions(of_problems, given)
             if started and todo.jobs:
                 from classroom.running import Running
 

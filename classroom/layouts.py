@@ -17,7 +17,7 @@ from pathlib import Path
 from classroom import gradescope
 from classroom.branches import branches, is_repository
 from classroom.records import CourseError
-from classroom.roster import NAMED, Matching
+from classroom.roster import NAMED, TEST_STUDENTS, Matching
 from classroom.unpacking import copy_regular, is_archive, without_suffix
 from grader.source.intake.archives import holds_answers
 from grader.source.intake.entries import IGNORED, shown
@@ -26,6 +26,7 @@ from grader.spec.problem import load_problem, problem_ids
 # Moodle has no underscore in a name: the first number is its own. What follows, students choose.
 _MOODLE = re.compile(r"(.*?)_([0-9]+)_assignsubmission_(file|onlinetext)_?(.*)", re.DOTALL)
 _CANVAS = re.compile(r"_([0-9]+)(?=_([0-9]+)_(.+))", re.DOTALL)
+_TEST_STUDENTS = [re.sub(r"\W", "", name).lower() for name in TEST_STUDENTS]
 _MAX_NOTES = 20
 _MAX_NAME = 200
 
@@ -255,6 +256,8 @@ def _of_canvas(entry: os.DirEntry, matching: Matching) -> _Part | str:
             " Canvas whose it is, unpack the archive and rename or remove this file"
         )
     name = re.sub("_LATE$", "", entry.name[: first.start()], flags=re.IGNORECASE)
+    if student is None and name in _TEST_STUDENTS:
+        return "is of Canvas's test student"
     said = ("Canvas says that it is late",) * (len(name) < first.start())
     return _Part(entry, student or first[1], f"{name}_{first[1]}", first[3], int(first[2]), said)
 

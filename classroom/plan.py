@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from classroom.grades import people
+from classroom.grades import files_that_count, people
+from classroom.lateness import Policy
 from classroom.records import Key
 from classroom.store import Store
 from grader.spec.grade_record import Environment
@@ -45,33 +46,41 @@ class Plan:
 
 
 def plan(
-    store: Store, problems: Sequence[str], versions: Mapping[str, str], *, again: bool = False
+    store: Store,
+    problems: Sequence[str],
+    versions: Mapping[str, str],
+    policy: Policy | None = None,
+    *,
+    again: bool = False,
 ) -> Plan:
-    """Return what to grade of `problems` at `versions`; `again` tries what was given up on."""
+    """Return what to grade of `problems` at `versions`; `again` tries what was given up on.
+
+    Where a late file and an earlier one can count, by `policy`, each is a job.
+    """
     failed = collections.Counter(fault.key for fault in store.faults())
-    hand_ins = store.hand_ins()
+    counting = files_that_count(store, policy or Policy(), problems)
     seen: dict[Key, int] = {}
     jobs, given_up, cached = [], [], 0
     for student in people(store):
-        files = hand_ins[student.id].files if student.id in hand_ins else {}
-        keys = {}
+        last, earlier = {}, []
         for problem in problems:
-            if problem not in files:
-                continue
-            key = Key(problem=problem, sha256=files[problem], version=versions[problem])
-            if key in seen:
-                continue
-            seen[key] = MAX_ATTEMPTS if again else max(0, MAX_ATTEMPTS - failed[key])
-            if store.has_result(key):
-                cached += 1
-            elif not seen[key]:
-                given_up.append(key)
-            else:
-                keys[problem] = key
-        if keys and any(failed[key] for key in keys.values()):
-            jobs += [Job(student.id, {problem: key}) for problem, key in keys.items()]
-        elif keys:
-            jobs.append(Job(student.id, keys))
+            for part in reversed(counting.get((student.id, problem), ())):
+                key = Key(problem=problem, sha256=part.sha256, version=versions[problem])
+                if key in seen:
+                    continue
+                seen[key] = MAX_ATTEMPTS if again else max(0, MAX_ATTEMPTS - failed[key])
+                if store.has_result(key):
+                    cached += 1
+                elif not seen[key]:
+                    given_up.append(key)
+                elif problem in last:
+                    earlier.append(key)
+                else:
+                    last[problem] = key
+        if any(failed[key] for key in last.values()):  # alone: it may be another's doing
+            last, earlier = {}, [*last.values(), *earlier]
+        jobs += [Job(student.id, last)] if last else []
+        jobs += [Job(student.id, {key.problem: key}) for key in earlier]
     return Plan(tuple(jobs), cached, tuple(given_up), seen)
 
 

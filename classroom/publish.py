@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from classroom.folder import locked, made, need, open_class
-from classroom.grades import UNDECIDED, Grade, Standing, Status, read_policy, read_standing
+from classroom.grades import UNDECIDED, Grade, Standing, Status, read_standing
+from classroom.lateness import read_policy
 from classroom.outputs import write_gradebooks
 from classroom.records import CourseError, Publication, PublishedGrade, now
 from grader.base import stdout

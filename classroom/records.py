@@ -1,4 +1,4 @@
-"""What a class is made of: students, what they handed in, results, overrides, what was published.
+"""What a class is made of: students, what they handed in, results, decisions, publications.
 
 Points are those of one problem. Times are UTC, as 2026-11-23T08:00:00Z.
 """
@@ -39,6 +39,9 @@ Time = Annotated[str, AfterValidator(utc)]
 Name = Annotated[Text, Field(min_length=1, max_length=200)]
 
 
+MAX_REASON = 2000
+
+
 class Student(Record):
     """One row of the roster; `id` is what the course's own system calls this student.
 
@@ -54,11 +57,26 @@ class Student(Record):
     number: Text = ""
 
 
-class HandIn(Record):
-    """What was collected of one student: `files` has the SHA-256 of each problem's file.
+class Part(Record):
+    """One problem's file as it was handed in, and with which submission.
 
-    `error` says why nothing of it can be graded; `notes` what was left out. `submitted_at` is None
-    where the source does not say when.
+    `submitted_at` is None where the source does not say when. `code` is the receipt code of that
+    submission's files, `version` that of the assignment where its receipt says so.
+    """
+
+    sha256: str
+    source: Text = ""
+    submitted_at: Time | None = None
+    code: str = ""
+    version: Text = ""
+
+
+class HandIn(Record):
+    """What was collected of one student: `files` has the SHA-256 of each problem's last file.
+
+    `parts` has all files of a problem that differ, the last one at the end. `source`,
+    `submitted_at`, `notes` (what was left out) and `error` (why nothing of it can be graded) are
+    those of the last submission.
     """
 
     student: Name
@@ -67,6 +85,20 @@ class HandIn(Record):
     submitted_at: Time | None = None
     error: Text | None = None
     notes: tuple[Text, ...] = ()
+    parts: dict[str, tuple[Part, ...]] = Field(default_factory=dict)
+
+    def parts_of(self, problem: str) -> tuple[Part, ...]:
+        """Return the files of a problem; before version 0.25 a hand-in had one of each."""
+        if problem in self.parts or problem not in self.files:
+            return self.parts.get(problem, ())
+        origin = {"source": self.source, "submitted_at": self.submitted_at}
+        return (Part(sha256=self.files[problem], **origin),)
+
+    @property
+    def all_files(self) -> set[str]:
+        """The SHA-256 of every file that is stored."""
+        parts = (part for parts in self.parts.values() for part in parts)
+        return {*self.files.values(), *(part.sha256 for part in parts)}
 
 
 class Key(Record):
@@ -96,24 +128,23 @@ class Fault(Record):
     at: Time
 
 
-class Override(Record):
-    """Points that a person gives in place of the judge's, for one student and problem."""
+class Decision(Record):
+    """What a person says about one student, or a student asks for: one row, never deleted.
 
+    - override: `points` in place of the judge's, for `problem`.
+    - extend: the deadline of `problem`, or of all ("") where there is none, is `days` later.
+    - comment: `reason` is shown in the report, at `problem`.
+    - request: the student asks to have `problem` looked at again; `author` is the student.
+    - answer: what the student is told on requests for `problem`.
+    """
+
+    kind: Literal["override", "extend", "comment", "request", "answer"]
     student: Name
-    problem: str
-    points: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+    problem: str = ""
+    points: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] | None = None
+    days: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] | None = None
     author: Name
-    reason: Name
-    at: Time
-
-
-class Extension(Record):
-    """Days by which one student's deadline is later."""
-
-    student: Name
-    days: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
-    author: Name
-    reason: Name
+    reason: Annotated[Text, Field(min_length=1, max_length=MAX_REASON)]
     at: Time
 
 

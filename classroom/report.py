@@ -21,9 +21,10 @@ from markupsafe import Markup, escape
 from classroom import leaderboard, outputs, similar
 from classroom.figures import summarize
 from classroom.folder import open_class
-from classroom.grades import Grade, Standing, Status, read_policy, read_standing
+from classroom.grades import Grade, Standing, Status, read_standing
+from classroom.lateness import read_policy
 from classroom.publish import changes_since
-from classroom.records import FileResult, Student
+from classroom.records import MAX_REASON, Decision, FileResult, Student
 from classroom.similar import RUN
 from classroom.store import Store
 from grader.base import stdout
@@ -60,6 +61,7 @@ def _environment() -> Environment:
         "milliseconds": lambda value: milliseconds(value) or "",
         "lines": _lines,
         "verbatim": _verbatim,
+        "long": lambda text: escape(clean(text, _REASON_LIMIT)),
         "width": _width,
     }
     environment.globals |= {"plural": plural}
@@ -86,6 +88,8 @@ def _width(count: float, of: float) -> str:
 
 
 _WIDTH = 80
+_REASON_LIMIT = MAX_REASON + 100
+_SAID = ("comment", "request", "answer")  # points and extensions are said where they count
 _REMARKS = {status: str(status) for status in Status} | {
     Status.GRADED: "",
     Status.OVERRIDDEN: "points given by a person",
@@ -95,10 +99,41 @@ _REMARKS = {status: str(status) for status in Status} | {
 
 @dataclasses.dataclass(frozen=True)
 class Graded:
-    """One problem of a student; `result` is None where there is none."""
+    """One problem of a student; `result` is None where there is none.
+
+    `told` are the points that were published, with the time, `said` what was decided and asked.
+    """
 
     grade: Grade
     result: FileResult | None
+    deadline: str | None = None
+    extension: Decision | None = None
+    told: Sequence[tuple[str, float]] = ()
+    said: Sequence[Decision] = ()
+
+    @property
+    def history(self) -> list[str]:
+        """How it was handed in, what was published before, what was asked and answered."""
+        part, lines = self.grade.part, []
+        if part is not None:
+            when = _moment(part.submitted_at) if part.submitted_at else "at a time not known"
+            more = f"receipt {part.code}" if part.code else ""
+            more += f", version {part.version}" if part.code and part.version else ""
+            lines.append("; ".join(filter(None, (f"handed in {when}", more))))
+        if self.deadline:
+            later, longer = self.extension, ""
+            if later is not None:
+                longer = f", extended by {later.days:g} day{'s' * (later.days != 1)}"
+                longer += f" ({later.author}: {later.reason})"
+            lines.append(f"deadline {_moment(self.deadline)}{longer}")
+        behind = [*(number for _, number in self.told), self.grade.points][1:]
+        for (at, number), next_one in zip(self.told, behind, strict=True):
+            if number != next_one and next_one is not None:
+                lines.append(f"published {_moment(at)}: {points(number)} points")
+        for one in self.said:
+            who = "you asked" if one.kind == "request" else f"{one.kind} by {one.author}"
+            lines.append(f"{who}, {_moment(one.at)}: {one.reason}")
+        return lines
 
     @property
     def remark(self) -> str:
@@ -118,17 +153,24 @@ class Graded:
         return load_problem(self.grade.problem).bonus
 
 
-def student_text(student: Student, problems: Sequence[Graded]) -> str:
+def _moment(time: str) -> str:
+    """Return a time of records as people read it: 2026-11-23 08:00 UTC."""
+    return f"{time[:10]} {time[11:16]} UTC"
+
+
+def student_text(student: Student, problems: Sequence[Graded], days: str = "") -> str:
     """Return the points, then the reports as `grade` prints them at 80 columns.
 
     There is one report for each run in which something of this student was graded.
     """
-    lines = [f"{clean(student.name, 60) or clean(student.id, 60)}", ""]
+    lines = [f"{clean(student.name, 60) or clean(student.id, 60)}", "", *[days] * bool(days)]
     for problem in problems:
         grade = problem.grade
         number = "-" if grade.points is None else points(grade.points)
         lead = f"{clean(grade.problem, ID_LIMIT)}  {number:>5} of {points(grade.possible):<5}"
         lines += [line.rstrip() for line in wrap(clean(problem.remark), _WIDTH, f"{lead}  ")]
+        for text in problem.history:
+            lines += wrap(clean(text, _REASON_LIMIT), _WIDTH, "       ", "         ")
     reports = [terminal.render(record, width=_WIDTH) for record in _records(problems)]
     return "\n".join(["\n".join(lines) + "\n", *reports])
 
@@ -158,8 +200,8 @@ def _records(problems: Sequence[Graded]) -> list[GradeRecord]:
     return records
 
 
-def student_page(student: Student, problems: Sequence[Graded]) -> str:
-    """Return the page of one student as HTML."""
+def student_page(student: Student, problems: Sequence[Graded], days: str = "") -> str:
+    """Return the page of one student as HTML; `days` says how many late days are used."""
     sections = [_section(problem, problem.result) for problem in problems if problem.result]
     sums = [
         (name, _sum([p.grade for p in problems if p.bonus is bonus]))
@@ -170,6 +212,7 @@ def student_page(student: Student, problems: Sequence[Graded]) -> str:
         "student.html",
         student=student,
         problems=problems,
+        days=days,
         sums=sums,
         sections=sections,
         components=COMPONENTS,
@@ -223,10 +266,10 @@ def _report(options: argparse.Namespace) -> int:
         chosen = options.leaderboard
         pseudonyms = leaderboard.read_optins(chosen, standing) if chosen else None
         found = list(_similar(store, standing))
-        last = store.last_publication()
+        last, told, said = store.last_publication(), store.told(), store.decisions()
         differing = len(changes_since(last, standing).changes) if last else None
     write_whole(course / outputs.CLASS_PAGE, class_page(summarize(standing)))
-    count = _students(course, standing)
+    count = _students(course, standing, told, [one for one in said if one.kind in _SAID])
     names = {student.id: student.name for student in standing.students}
     write_whole(course / outputs.SIMILAR_PAGE, _similar_page(found, names))
     groups, pairs = sum(len(f.identical) for f in found), sum(len(f.pairs) for f in found)
@@ -243,15 +286,37 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _students(course: Path, standing: Standing) -> int:
+def _students(
+    course: Path,
+    standing: Standing,
+    told: Mapping[tuple[str, str], Sequence[tuple[str, float]]],
+    said: Sequence[Decision],
+) -> int:
     """Write the reports of all students, delete those of nobody; return of how many there are."""
     outputs.make_reports_folder(course)
+    by_place: dict[tuple[str, str], list[Decision]] = {}
+    for one in said:
+        by_place.setdefault((one.student, one.problem), []).append(one)
+    policy = standing.policy
     for student in standing.students:
-        places = [(student.id, problem) for problem in standing.problems]
-        graded = [Graded(standing.grades[p], standing.result(*p)) for p in places]
+        graded = []
+        for place in ((student.id, problem) for problem in standing.problems):
+            later = standing.extensions.get(place)
+            graded.append(
+                Graded(
+                    standing.grades[place],
+                    standing.result(*place),
+                    policy.deadline_of(place[1], later.days if later else 0.0),
+                    later,
+                    told.get(place, ()),
+                    by_place.get(place, ()),
+                )
+            )
+        used = f"late days: {standing.late_days[student.id]} of {policy.late_days} used"
+        given = student, graded, used if policy.late_days else ""
         html, text = outputs.report_files(course, student.id)
-        write_whole(html, student_page(student, graded))
-        write_whole(text, student_text(student, graded))
+        write_whole(html, student_page(*given))
+        write_whole(text, student_text(*given))
     for path in outputs.stale_reports(course, (s.id for s in standing.students)):
         path.unlink(missing_ok=True)
     return len(standing.students)

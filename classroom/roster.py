@@ -35,6 +35,8 @@ _TIMES = ("submitted_at", "submission_timestamp", "submission time", "time")
 
 # When a row's id and login handed in; either can be "".
 Times = Mapping[tuple[str, str], str]
+# What Canvas calls the student as whom an instructor tries a course; with SIS names first or last.
+TEST_STUDENTS = ("Student, Test", "Test Student")
 
 
 def read_roster(path: Path) -> tuple[Student, ...]:
@@ -177,11 +179,19 @@ def _plain(text: str) -> str:
 
 
 def _is_no_student(row: Mapping[str, str], fields: Mapping[str, str]) -> bool:
-    """Whether this is one of the lines that Canvas puts between header and students."""
-    if fields["id"] or "Student" not in row:
+    """Whether this is a line that Canvas puts above the students, its test student, or staff.
+
+    Canvas's gradebook ends with "Student, Test", who has an id; Gradescope's roster says the role.
+    """
+    role = column(row, ("role", "course role", "roles"))
+    if role and row[role] and "student" not in row[role].casefold():
+        return True
+    if "Student" not in row:
         return False
-    lines = ("Points Possible", "Student, Test", "")
-    return fields["name"] in lines or "Manual Posting" in row.values()
+    if fields["name"] in TEST_STUDENTS:
+        return True
+    lines = ("Points Possible", "")
+    return not fields["id"] and (fields["name"] in lines or "Manual Posting" in row.values())
 
 
 _PARTICIPANT = re.compile(r"participant (\d+)")

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from classroom.records import (
-    Extension,
+    Decision,
     Fault,
     FileResult,
     HandIn,
     Key,
-    Override,
     Publication,
     PublishedGrade,
     Student,
@@ -28,7 +27,7 @@ from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Record
 
 _Record = TypeVar("_Record", bound=Record)
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x464C4153  # what SQLite keeps in the file's header, to know it by
 _TABLES = """
 CREATE TABLE students (id TEXT PRIMARY KEY, position INTEGER NOT NULL, record TEXT NOT NULL);
@@ -38,16 +37,31 @@ CREATE TABLE results (
   problem TEXT, sha256 TEXT, version TEXT, record TEXT NOT NULL,
   PRIMARY KEY (problem, sha256, version)
 );
-CREATE TABLE versions (problem TEXT PRIMARY KEY, version TEXT NOT NULL);
+CREATE TABLE versions (problem TEXT PRIMARY KEY, version TEXT NOT NULL, possible REAL);
 CREATE TABLE faults (number INTEGER PRIMARY KEY, record TEXT NOT NULL);
-CREATE TABLE overrides (number INTEGER PRIMARY KEY, student TEXT NOT NULL, record TEXT NOT NULL);
-CREATE TABLE extensions (number INTEGER PRIMARY KEY, student TEXT NOT NULL, record TEXT NOT NULL);
+CREATE TABLE decisions (number INTEGER PRIMARY KEY, student TEXT NOT NULL, record TEXT NOT NULL);
 CREATE TABLE publications (number INTEGER PRIMARY KEY, author TEXT NOT NULL, at TEXT NOT NULL);
 CREATE TABLE grades (
   publication INTEGER REFERENCES publications(number), student TEXT, problem TEXT,
   record TEXT NOT NULL, PRIMARY KEY (publication, student, problem)
 );
 """
+# What brings a database up to the version behind it: overrides and extensions had tables of their
+# own, and a grading did not say what its machine can measure.
+_STEPS = {
+    1: """
+ALTER TABLE versions ADD COLUMN possible REAL;
+CREATE TABLE decisions (number INTEGER PRIMARY KEY, student TEXT NOT NULL, record TEXT NOT NULL);
+INSERT INTO decisions (student, record)
+  SELECT student, record FROM (
+    SELECT student, json_set(record, '$.kind', 'override') AS record, number FROM overrides
+    UNION ALL
+    SELECT student, json_set(record, '$.kind', 'extend'), number FROM extensions
+  ) ORDER BY json_extract(record, '$.at'), number;
+DROP TABLE overrides;
+DROP TABLE extensions;
+"""
+}
 _OF_KEY = "results WHERE problem = ? AND sha256 = ? AND version = ?"
 
 
@@ -79,10 +93,8 @@ class Store:
         known = self._pragma("application_id"), self._pragma("user_version")
         if known == (0, 0) and not self._all("SELECT name FROM sqlite_master"):
             with self._transaction():
-                for statement in _TABLES.split(";"):
-                    self._connection.execute(statement)
+                self._run(_TABLES)
                 self._connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         elif known[0] != _APPLICATION_ID:
             raise StoreError(f"{self.path}: got another program's database, expected a class's")
         elif known[1] > SCHEMA_VERSION:
@@ -90,6 +102,15 @@ class Store:
                 f"{self.path}: got version {known[1]}, expected {SCHEMA_VERSION} or older: a newer"
                 " grader made it; use that one"
             )
+        elif known[1] < SCHEMA_VERSION:
+            with self._transaction():  # another process may have done it meanwhile
+                for version in range(self._pragma("user_version"), SCHEMA_VERSION):
+                    self._run(_STEPS[version])
+
+    def _run(self, statements: str) -> None:
+        for statement in statements.split(";"):
+            self._connection.execute(statement)
+        self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _pragma(self, name: str) -> int:
         return self._connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -117,13 +138,20 @@ class Store:
         """Return the roster in its order."""
         return self._records(Student, "students ORDER BY position")
 
-    def save_hand_in(self, hand_in: HandIn, files: Mapping[str, bytes]) -> None:
-        """Keep what a student handed in, in the place of what there was; `files` by problem."""
+    def save_hand_in(
+        self, hand_in: HandIn, files: Mapping[str, bytes], earlier: Iterable[bytes] = ()
+    ) -> None:
+        """Keep what a student handed in, in the place of what there was; `files` by problem.
+
+        `earlier` has the bytes of earlier files of it that were not stored yet.
+        """
         hashes = {problem: hashlib.sha256(data).hexdigest() for problem, data in files.items()}
         if hashes != hand_in.files:
             raise ValueError("the hashes of a hand-in are those of its files")
         with self._explained(), self._transaction():
-            rows = [(hashes[problem], data) for problem, data in files.items()]
+            rows = [
+                (hashlib.sha256(data).hexdigest(), data) for data in (*files.values(), *earlier)
+            ]
             self._connection.executemany("INSERT OR IGNORE INTO files VALUES (?, ?)", rows)
             row = (hand_in.student, hand_in.model_dump_json())
             self._connection.execute("INSERT OR REPLACE INTO hand_ins VALUES (?, ?)", row)
@@ -147,9 +175,9 @@ class Store:
         with self._explained(), self._transaction():
             before = self._connection.total_changes
             self._connection.execute("DELETE FROM students WHERE id = ?", (student,))
-            for table in ("hand_ins", "overrides", "extensions", "grades"):
+            for table in ("hand_ins", "decisions", "grades"):
                 self._connection.execute(f"DELETE FROM {table} WHERE student = ?", (student,))
-            used = {sha for hand_in in self.hand_ins().values() for sha in hand_in.files.values()}
+            used = {sha for hand_in in self.hand_ins().values() for sha in hand_in.all_files}
             unused = [row for row in self._all("SELECT sha256 FROM files") if row[0] not in used]
             for table, sha in (
                 ("files", "sha256"),
@@ -183,44 +211,48 @@ class Store:
         found = self._records(FileResult, newest, problem, sha256)
         return found[0] if found else None
 
-    def set_versions(self, versions: Mapping[str, str]) -> None:
+    def set_versions(
+        self, versions: Mapping[str, str], possible: Mapping[str, float] | None = None
+    ) -> None:
         """Say, by problem, at which version results count from now on; other problems keep theirs.
 
-        These are the versions of the last grading: what reads results elsewhere cannot know the
-        device and the packages of the machine that graded.
+        These are the versions of the last grading, and the points that its machine can give: what
+        reads results elsewhere cannot know the device and the packages of that machine.
         """
+        rows = [(id, version, (possible or {}).get(id)) for id, version in versions.items()]
         with self._explained(), self._transaction():
-            self._connection.executemany(
-                "INSERT OR REPLACE INTO versions VALUES (?, ?)", versions.items()
-            )
+            self._connection.executemany("INSERT OR REPLACE INTO versions VALUES (?, ?, ?)", rows)
 
     def versions(self) -> dict[str, str]:
         """Return, by problem, the version at which results count."""
         return dict(self._all("SELECT problem, version FROM versions ORDER BY problem"))
 
+    def possible(self) -> dict[str, float]:
+        """Return, by problem, the points that the machine of the last grading can give."""
+        return dict(self._all("SELECT problem, possible FROM versions WHERE possible NOT NULL"))
+
     # -- faults, and what people decide: all are kept --------------------------------------------
 
-    def add(self, record: Fault | Override | Extension) -> None:
-        """Keep a fault of the infrastructure, an override or an extension."""
-        row = {"record": record.model_dump_json()}
-        if not isinstance(record, Fault):
-            row["student"] = record.student
-        into = f"{type(record).__name__.lower()}s ({', '.join(row)})"
-        with self._explained():
-            marks = ", ".join("?" * len(row))
-            self._connection.execute(f"INSERT INTO {into} VALUES ({marks})", tuple(row.values()))
+    def add(self, *records: Fault | Decision) -> None:
+        """Keep faults of the infrastructure, or what people decide and students ask for."""
+        with self._explained(), self._transaction():
+            for record in records:
+                row = {"record": record.model_dump_json()}
+                if isinstance(record, Decision):
+                    row["student"] = record.student
+                into = f"{type(record).__name__.lower()}s ({', '.join(row)})"
+                marks = ", ".join("?" * len(row))
+                values = tuple(row.values())
+                self._connection.execute(f"INSERT INTO {into} VALUES ({marks})", values)
 
     def faults(self) -> tuple[Fault, ...]:
         """Return the faults of the infrastructure, the oldest first."""
         return self._records(Fault, "faults ORDER BY number")
 
-    def overrides(self) -> tuple[Override, ...]:
-        """Return all overrides, the oldest first; the last of a student and problem counts."""
-        return self._records(Override, "overrides ORDER BY number")
-
-    def extensions(self) -> tuple[Extension, ...]:
-        """Return all extensions, the oldest first; the last of a student counts."""
-        return self._records(Extension, "extensions ORDER BY number")
+    def decisions(self, *kinds: str) -> tuple[Decision, ...]:
+        """Return what was decided and asked for, the oldest first; of these kinds, or all."""
+        found = self._records(Decision, "decisions ORDER BY number")
+        return tuple(one for one in found if not kinds or one.kind in kinds)
 
     def publish(self, author: str, at: str, grades: Iterable[PublishedGrade]) -> int:
         """Keep what is published, whole; return its number."""
@@ -241,6 +273,17 @@ class Store:
         number, author, at = rows[0]
         grades = self._records(PublishedGrade, "grades WHERE publication = ?", number)
         return Publication(number=number, author=author, at=at, grades=grades)
+
+    def told(self) -> dict[tuple[str, str], list[tuple[str, float]]]:
+        """Return, by student and problem, when which points were published, the oldest first."""
+        query = (
+            "SELECT student, problem, at, json_extract(record, '$.points')"
+            " FROM grades JOIN publications ON publication = number ORDER BY number"
+        )
+        found: dict[tuple[str, str], list[tuple[str, float]]] = {}
+        for student, problem, at, points in self._all(query):
+            found.setdefault((student, problem), []).append((at, points))
+        return found
 
     # -- SQLite ----------------------------------------------------------------------------------
 

@@ -25,23 +25,25 @@ class View(Live):
         self, console: Console, plan: Plan, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(console, clock=clock)
-        self._total = plan.files
         self.cached = plan.cached
-        self._done = 0
         self.graded = 0
         self.faults = 0
+        self._given_up = len(plan.given_up)
+        self._before = plan.cached + self._given_up
+        self._total = plan.files + self._before  # as `class status` counts
+        self._done = self._before
         self.workers: int | None = None  # how many of the jobs run, where that is known
         self._under_way: list[Job] = []
         self._began = clock()
 
     def __enter__(self) -> Self:
-        bars = self._total and self.show(
+        bars = self._total > self._before and self.show(
             progress.BarColumn(bar_width=24),
             progress.MofNCompleteColumn(),
             progress.TextColumn("{task.fields[text]}", markup=False),
         )
         if bars:
-            bars.add_task("", total=self._total, text="")
+            bars.add_task("", total=self._total, completed=self._done, text="")
         return self
 
     def started(self, job: Job) -> None:
@@ -83,16 +85,17 @@ class View(Live):
     def summary(self) -> str:
         """Return what is done, and how long the rest will take at the rate so far."""
         words = f"{self._done} of {self._total} files, {self.cached} from before"
-        if self.faults:
-            words += f", {plural(self.faults, 'fault')}"
+        if faults := self.faults + self._given_up:
+            words += f", {plural(faults, 'fault')}"
         if left := self._left_s():
             words += f", about {duration(left)} left"
         return words
 
     def _left_s(self) -> float:
-        if not self._done:
+        done = self._done - self._before
+        if not done:
             return 0.0
-        return (self._clock() - self._began) / self._done * (self._total - self._done)
+        return (self._clock() - self._began) / done * (self._total - self._done)
 
 
 def duration(seconds: float) -> str:

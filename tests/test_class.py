@@ -207,10 +207,10 @@ def test_on_a_terminal_there_is_one_bar_that_goes_away(store):
 def test_the_time_left_is_the_rate_so_far():
     clock = iter([0.0, 60.0])
     job = Job("ada", {})
-    todo = type("Plan", (), {"files": 4, "cached": 2})
+    todo = type("Plan", (), {"files": 4, "cached": 2, "given_up": ("x",)})
     view = View(Console(file=io.StringIO()), todo, clock=lambda: next(clock))
-    view._done = 1
-    assert view.summary() == "1 of 4 files, 2 from before, about 3 min left"
+    view._done += 1
+    assert view.summary() == "4 of 7 files, 2 from before, 1 fault, about 3 min left"
     assert [duration(s) for s in (40, 800, 9000)] == ["40 s", "13 min", "2.5 h"]
     view.started(job)
 

@@ -14,23 +14,10 @@ from classroom.folder import DATABASE
 from classroom.store import Store
 from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import load_problem
-from tests.environments import CPU
-from tests.fake_engine import FakeEngine, fake_grade
+from tests import class_commands
+from tests.fake_engine import FakeEngine
 
-
-@pytest.fixture
-def command(grader, monkeypatch, tmp_path):
-    """Run `grader class ...` on a fake engine; return exit code, stdout and stderr."""
-    monkeypatch.setattr(grade_class.grading, "look", lambda settings: CPU)
-    monkeypatch.setattr(grade_class.grading, "grade", fake_grade)
-    monkeypatch.setattr(grade_class, "check_set", lambda problems: None)
-
-    def start(name, *arguments, engine=None):
-        start.engine = engine or FakeEngine()
-        monkeypatch.setattr(grade_class, "make_engine", lambda options: start.engine)
-        return grader("class", name, *arguments, "--course", tmp_path / "course")
-
-    return start
+command = class_commands.command
 
 
 @pytest.fixture
@@ -66,7 +53,7 @@ def test_one_command_collects_grades_and_writes_the_gradebooks(command, class_of
     assert code == 0 and not command.engine.submitted and command.engine.closed == 0
     assert "graded now    0 files, 2 from before\n" in out
     code, out, _ = command("status")
-    assert code == 0 and "files         2 graded\n" in out
+    assert code == 0 and "files         2 of 2, 100 %: 2 graded\n" in out
 
 
 def test_faults_are_listed_apart_and_exit_with_3(command, class_of, tmp_path):
@@ -94,9 +81,9 @@ def test_ctrl_c_keeps_what_was_finished_and_the_same_command_goes_on(
     code, out, _ = command(*arguments, engine=engine)
     assert code == 130 and engine.closed == 1
     assert "interrupted   everything that was finished is kept; the same command goes on" in out
-    assert "files         4 graded, 2 not graded yet" in out
+    assert "files         4 of 6, 66 %: 4 graded, 2 not graded yet" in out
     code, out, _ = command(*arguments)
-    assert code == 0 and "files         6 graded" in out
+    assert code == 0 and "files         6 of 6, 100 %: 6 graded" in out
     assert set((engine.times_graded + command.engine.times_graded).values()) == {1}
 
 
@@ -129,7 +116,7 @@ def test_collect_grades_nothing(command, class_of):
     assert "collected     1 new, 2 cannot be read\n" in out
     assert "refused       bob: bob.zip: got something else" in out
     assert "refused       stranger" not in out
-    assert "files         1 not graded yet\n" in out and not command.engine.submitted
+    assert "files         0 of 1, 0 %: 1 not graded yet\n" in out and not command.engine.submitted
 
 
 @pytest.mark.parametrize(
@@ -183,7 +170,7 @@ def test_an_engine_that_broke_leaves_its_logs_and_what_was_graded(command, class
     code, out, err = command("grade", source, "--roster", roster, "--only", "p02")
     assert (code, out) == (4, "") and command.engine.kept_logs
     assert re.search(r"runs nothing any more: .* its logs are in \S+/course/\.parsl$", err)
-    assert "files         1 graded, 1 not graded yet" in command("status")[1]
+    assert "files         1 of 2, 50 %: 1 graded, 1 not graded yet" in command("status")[1]
 
 
 def test_without_parsl_the_message_says_what_to_install(monkeypatch):

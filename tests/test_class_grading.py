@@ -309,7 +309,7 @@ def test_canvas_and_moodle_get_points_and_blanks_and_no_formula(graded, tmp_path
     text = canvas(standing)
     assert text.splitlines()[:4] == [
         "Student,ID,SIS Login ID,Section,p02 Weighted row sum,p04 Causal attention",
-        "    Points Possible,,,,7.0,15.0",
+        "    Points Possible,,,,7.0,11.0",
         '"Lovelace, ""Ada""",ada,ada@x.edu,A,6.5,0.0',
         "'@SUM(A1),'=1+1,'+49,'-x,,0.0",
     ]

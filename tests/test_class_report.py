@@ -9,7 +9,7 @@ import pytest
 from classroom import outputs, report
 from classroom.figures import Bar, histogram, spread, summarize
 from classroom.grades import read_standing
-from classroom.records import Fault, Override, Student
+from classroom.records import Decision, Fault, Student
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.problem import load_problem
@@ -32,6 +32,11 @@ def class_page(store, course):
 
 
 # What is counted.
+
+
+def override(student, problem, points, reason):
+    given = {"kind": "override", "author": "kim", "at": AT}
+    return Decision(student=student, problem=problem, points=points, reason=reason, **given)
 
 
 def test_points_are_counted_in_ranges_with_none_and_all_apart():
@@ -170,9 +175,7 @@ def test_each_id_has_a_file_of_its_own():
 def test_a_report_says_points_reasons_and_what_was_wrong(store, course):
     students(store, "ada", "bob")
     give(store, "ada", full("p02"), wrong(full("p04"), ["plain"], "DIAGONAL-EXCLUDED"), full("p05"))
-    store.add(
-        Override(student="ada", problem="p05", points=3, author="kim", reason="by hand", at=AT)
-    )
+    store.add(override("ada", "p05", 3, "by hand"))
     code, shown = run(course, "report")
     assert code == 0 and "reports of 2 students" in shown
     page = checked((course / "reports" / "ada.html").read_text(encoding="utf-8"))
@@ -247,9 +250,7 @@ def test_hostile_text_is_text_on_every_page(store, course):
         store.save_results(
             [stored(bad.model_copy(update={"checks": checks}), data, environment=machine)]
         )
-        store.add(
-            Override(student=id, problem="p05", points=1, author="kim", reason=EVIL[:150], at=AT)
-        )
+        store.add(override(id, "p05", 1, EVIL[:150]))
     store.set_versions({"p04": "v1", "p05": "v1"})
     assert run(course, "report")[0] == 0
     written = [p for p in course.rglob("*") if p.suffix in (".html", ".txt")]
@@ -303,5 +304,5 @@ def test_the_report_says_whether_its_grades_are_published(store, course):
     assert "not published" in run(course, "report")[1]
     run(course, "publish", "--author", "kim")
     assert "note:" not in run(course, "report")[1]
-    store.add(Override(student="ada", problem="p04", points=3, author="kim", reason="x", at=AT))
+    store.add(override("ada", "p04", 3, "x"))
     assert "1 grade is not as it was published" in run(course, "report")[1]

@@ -183,7 +183,7 @@ who = ["--author", "t", "--reason", "r", "--student", "ada"]
 commands = [
     ["collect", source], ["grade", source, "--only", "p02"], ["publish", "--author", "t"],
     ["override", *who, "--problem", "p02", "--points", "1"], ["extend", *who, "--days", "1"],
-    ["report"], ["forget", "--student", "ada", "--yes"],
+    ["comment", *who, "--problem", "p02"], ["report"], ["forget", "--student", "ada", "--yes"],
 ]
 if Path(course).exists():  # nothing can grow: what comes closest to a full disk without being root
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -209,9 +209,9 @@ def test_a_full_disk_is_one_sentence_in_every_command_that_writes(tmp_path):
         done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
         codes = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
         lines = done.stderr.splitlines()
-        assert len(lines) == 7 and all(line.startswith("grader: ") for line in lines), done.stderr
+        assert len(lines) == 8 and all(line.startswith("grader: ") for line in lines), done.stderr
         if course.name == "course":
-            assert set(codes.values()) == {"4"} and len(codes) == 7, done.stdout
+            assert set(codes.values()) == {"4"} and len(codes) == 8, done.stdout
         else:
             assert codes["collect"] == codes["grade"] == "4"
     with Store(tmp_path / "course" / DATABASE) as store:

@@ -1,5 +1,7 @@
 """Whose submission is whose, in every layout that is known, and what hostile ones come to."""
 
+import hashlib
+import json
 import os
 import tarfile
 import zipfile
@@ -250,3 +252,34 @@ def test_a_name_of_two_students_means_neither(tmp_path):
     other = (Student(id="ada", email="x@x.edu"), Student(id="b", email="ada@x.edu"))
     source = write(tmp_path / "more", {f"ada/{P02}": "x"})
     assert set(by_student(collect(source, other))) == {"ada"}
+
+
+def test_canvas_test_student_is_no_student_without_a_roster_either(tmp_path):
+    names = ("adalovelace_77_1_submission.zip", "studenttest_9001_2_submission.zip")
+    source = write(tmp_path, dict.fromkeys(names, packed({P02: "1"})))
+    found = collect(source)
+    assert list(by_student(found)) == ["77"]
+    assert f"{names[1]} is of Canvas's test student: left out" in found.notes
+    roster = [Student(id="9001", name="Test Student"), Student(id="77")]
+    assert set(by_student(collect(source, roster))) == {"77", "9001"}  # somebody of this name
+
+
+def test_no_note_names_what_the_course_handed_out(tmp_path):
+    released = {
+        "Makefile": "x",
+        "README.md": "x",
+        "docs/grading.md": "x",
+        "problems/given/x.py": "",
+    }
+    same = {"problems/given/same.py": "y"}
+    hashes = {"problems/given/same.py": hashlib.sha256(b"y").hexdigest()}
+    ledger = json.dumps({"files": dict.fromkeys(released, "") | hashes})
+    own = {"problems/p02/README.md": "x", "problems/p02/test_p02.py": "x", "notes.txt": "x"}
+    files = {f"problems/{P02}": "1", **released, **same, **own, ".release.json": ledger}
+    source = write(tmp_path, {f"ada/{name}": data for name, data in files.items()})
+    assert notes_of(collect(source, [Student(id="ada")]), "ada") == (
+        "notes.txt: not graded",
+        "problems/given/x.py: not used, the judge has its own copy",
+    )
+    write(tmp_path, {"ada/.release.json": '{"files": [1, {"a": 2}]}'})
+    assert len(notes_of(collect(source, [Student(id="ada")]), "ada")) == 2

@@ -3,16 +3,9 @@
 import pytest
 
 from classroom.collect import render
-from classroom.grades import (
-    CourseError,
-    Policy,
-    Status,
-    lateness,
-    people,
-    read_policy,
-    read_standing,
-)
-from classroom.records import Extension, Fault, Override, Student
+from classroom.grades import Status, people, read_standing
+from classroom.lateness import Policy, lateness, read_policy
+from classroom.records import CourseError, Decision, Fault, Student
 from classroom.store import Store
 from grader.spec.grade_record import Message, Verdict
 from tests.classes import AT, hand_in, key_of, result_of
@@ -32,11 +25,12 @@ def grade(store, student="ada", problem="p02", version="v1", policy=None):
 
 def override(points, problem="p02", student="ada", reason="regraded by hand"):
     given = {"author": "tutor", "reason": reason, "at": AT}
-    return Override(student=student, problem=problem, points=points, **given)
+    return Decision(kind="override", student=student, problem=problem, points=points, **given)
 
 
-def extension(days, student="ada"):
-    return Extension(student=student, days=days, author="tutor", reason="ill", at=AT)
+def extension(days, student="ada", problem=""):
+    given = {"author": "tutor", "reason": "ill", "at": AT}
+    return Decision(kind="extend", student=student, days=days, problem=problem, **given)
 
 
 def test_every_student_has_a_grade_for_every_problem_in_the_order_of_the_roster(store):
@@ -115,7 +109,7 @@ def test_the_status_counts_files_as_the_live_view_does(store):
     store.add(override(1.0))
     store.set_versions({"p02": "v1", "p04": "v1"})
     shown = render(read_standing(store), width=80, color=False)
-    assert "files         1 graded, 1 fault, 1 not graded yet\n" in shown
+    assert "files         2 of 3, 66 %: 1 graded, 1 fault, 1 not graded yet\n" in shown
 
 
 def test_the_last_override_counts_over_everything(store):

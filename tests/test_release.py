@@ -222,7 +222,7 @@ def test_parts_leave_no_gap():
 def test_a_stage_says_what_comes_later(stage, whole):
     readme = (stage / "README.md").read_text()
     assert re.findall(r"^\| \[(p\d\d)\]", readme, re.MULTILINE) == ["p01", "p02"]
-    assert "\n\np03 to p09 come later.\n\n" in readme
+    assert "\n\np03 to p09 come later; the pages in [docs](docs) speak of all.\n\n" in readme
     assert "later" not in (whole / "README.md").read_text()
     quiz = "".join(p.read_text() for p in (stage / "docs" / "quiz").glob("*.md"))
     assert "(comes later)" in quiz

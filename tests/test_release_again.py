@@ -263,7 +263,9 @@ def test_options_that_cannot_be_used(tmp_path):
     )
     assert "got nothing" in refused(tmp_path / "c", "--problems", "")
     for text in ("soon", "2027-02-30", "31.1.2027", "", "2027-01-31T25:00"):
-        assert "--answers-after: got" in refused(tmp_path / "c", "--answers-after", text)
+        assert "--answers-after (ANSWERS_AFTER= of make): got" in refused(
+            tmp_path / "c", "--answers-after", text
+        )
     assert not (tmp_path / "c").exists()
 
 

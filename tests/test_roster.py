@@ -61,6 +61,17 @@ def test_the_columns_of_other_systems_are_known(csv, text, expected):
     assert (student.id, student.name, student.email, student.section, student.login) == expected
 
 
+def test_test_students_and_staff_are_no_students(csv):
+    canvas = "Student,ID,SIS Login ID,Section\n    Points Possible,,,\n"
+    rows = '"Lovelace, Ada",77,ada@x.edu,1\n"Student, Test",9001,0a1b2c,1\n'
+    assert [student.id for student in read_roster(csv(canvas + rows))] == ["77"]
+    gradescope = "First Name,Last Name,SID,Email,Role\nAda,L,77,a@x.edu,Student\n"
+    staff = "Kim,K,,kim@x.edu,Instructor\nLee,L,78,lee@x.edu,TA\nNo,Role,79,no@x.edu,\n"
+    assert [student.id for student in read_roster(csv(gradescope + staff))] == ["77", "79"]
+    plain = "id,name\n1,Test Student\n"  # of no platform: somebody may be called so
+    assert [student.id for student in read_roster(csv(plain))] == ["1"]
+
+
 def test_hostile_fields_stay_data(csv):
     names = ['=HYPERLINK("http://e.x")', "Ada\nLovelace", "<b>x</b>", "\x1b[31m", "../../etc"]
     cells = [name.replace('"', '""') for name in names]

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from classroom.records import Extension, Fault, HandIn, Override, PublishedGrade, Student
+from classroom.records import Decision, Fault, HandIn, PublishedGrade, Student
 from classroom.store import SCHEMA_VERSION, Store, StoreError
 from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import ROOT
@@ -27,11 +27,12 @@ def store(path):
 
 
 def override(student="ada"):
-    return Override(student=student, problem="p02", points=1, author="t", reason="r", at=AT)
+    given = {"problem": "p02", "points": 1, "author": "t", "reason": "r", "at": AT}
+    return Decision(kind="override", student=student, **given)
 
 
 def extension(student="ada"):
-    return Extension(student=student, days=2, author="t", reason="r", at=AT)
+    return Decision(kind="extend", student=student, days=2, author="t", reason="r", at=AT)
 
 
 def test_what_is_stored_is_there_when_it_is_opened_again(path):
@@ -54,7 +55,8 @@ def test_what_is_stored_is_there_when_it_is_opened_again(path):
         assert store.result(key_of("p02", b"x")).result.points.earned == 7
         assert store.result(key_of("p02", b"x", "v2")) is None
         assert [f.text for f in store.faults()] == ["lost"]
-        assert store.overrides() == (override(),) and store.extensions() == (extension(),)
+        assert store.decisions() == (override(), extension())
+        assert store.decisions("extend") == (extension(),)
         assert store.versions() == {"p02": "v1", "p04": "v2"}
         assert store.last_publication().grades == (grade,)
 
@@ -96,7 +98,7 @@ def test_a_student_is_forgotten_with_everything_that_nobody_else_handed_in(store
     assert store.has_result(key_of("p02", b"shared"))
     assert not store.has_result(key_of("p04", b"hers alone"))
     assert [f.key.problem for f in store.faults()] == ["p02"]
-    assert not store.overrides() and not store.extensions()
+    assert not store.decisions()
     assert store.last_publication().grades == ()
     assert store.forget("ada") == 0
     data = path.read_bytes()

@@ -197,7 +197,7 @@ def test_a_disk_that_is_full_keeps_the_earlier_archive(submit, answers, tmp_path
 
 def test_success_is_said_only_of_an_archive_that_was_read_back(submit, answers, monkeypatch):
     real = command.pack
-    monkeypatch.setattr(command, "pack", lambda files, date: real(files | {P04: b"other"}, date))
+    monkeypatch.setattr(command, "pack", lambda files, *rest: real(files | {P04: b"other"}, *rest))
     code, out, err = submit(answers)
     assert (code, out) == (4, "")
     assert "differs from what was written" in err

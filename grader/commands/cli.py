@@ -13,7 +13,7 @@ import importlib.util
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import NoReturn
 
@@ -22,7 +22,7 @@ from grader.base.options import declare
 from grader.commands.options import UsageError
 from grader.judge import scoring
 from grader.spec.environment import EnvironmentFault, JudgeFault
-from grader.spec.problem import ManifestError
+from grader.spec.problem import ManifestError, examples
 
 EXIT_USAGE = 2
 COMMANDS = (
@@ -35,10 +35,14 @@ _OF_MAKE = {"only": "P", "problems": "P", "exitfirst": "X"} | {
     name: name.upper()
     for name in (
         "submission", "device", "seed", "json", "quick", "map", "chips", "official", "topic",
-        "level", "restart", "case", "program",
+        "level", "restart", "case", "program", "output",
     )
 }  # fmt: skip
-_ABOUT = re.compile(rf"^((?:argument )?(?:-x/)?--({'|'.join(_OF_MAKE)})( \S+)?)(?=: )")
+_OF_RELEASE = {"problems": "P", "answers-after": "ANSWERS_AFTER"}
+_IDS = re.compile(r"\bp\d\d(?:,p\d\d)*\b")
+_ABOUT = re.compile(
+    rf"^((?:argument )?(?:-x/)?--({'|'.join(_OF_MAKE | _OF_RELEASE)})( \S+)?)(?=: )"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,12 +88,21 @@ def parser_of(command: str = "") -> argparse.ArgumentParser:
 
 def declare_options(parser: argparse.ArgumentParser, module: ModuleType) -> None:
     """Declare the options of a command, or its commands with theirs."""
-    declare(parser, getattr(module, "OPTIONS", {}))
+    declare(parser, _with_examples(getattr(module, "OPTIONS", {})))
     if hasattr(module, "COMMANDS"):
         inner = parser.add_subparsers(required=True, metavar="COMMAND", dest="inner")
         for name, command in module.COMMANDS.items():
             its_own = inner.add_parser(name, help=command.help, description=command.help)
-            declare(its_own, module.ALL | command.options)
+            declare(its_own, _with_examples(module.ALL | command.options))
+
+
+def _with_examples(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options whose examples name problems that are here."""
+
+    def of_here(text: str) -> str:
+        return _IDS.sub(lambda found: examples(*found[0].split(",")), text)
+
+    return {of_here(option): of_here(about) for option, about in options.items()}
 
 
 def _is_here(name: str) -> bool:
@@ -116,6 +129,10 @@ def in_words_of_make(message: str, command: str) -> str:
         return message
 
     def named(match: re.Match[str]) -> str:
-        return f"{match[1]} ({_OF_MAKE[match[2]]}={(match[3] or '').strip()} of make)"
+        known = _OF_RELEASE if command == "release" else _OF_MAKE
+        if match[2] not in known:
+            return match[1]
+        return f"{match[1]} ({known[match[2]]}={(match[3] or '').strip()} of make)"
 
-    return _ABOUT.sub(named, re.sub(r"^DIR: ", "DIR (SUBMISSION= of make): ", message))
+    folder = "DIR" if command == "release" else "SUBMISSION"
+    return _ABOUT.sub(named, re.sub(r"^DIR: ", f"DIR ({folder}= of make): ", message))

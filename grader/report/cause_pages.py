@@ -10,7 +10,7 @@ from pathlib import Path
 
 from grader.report import history
 from grader.spec.causes import Cost, Entry, entries
-from grader.spec.problem import ManifestError, Problem, load_problem, problem_ids
+from grader.spec.problem import ManifestError, Problem, examples, load_problem, problem_ids
 
 UNNAMED = "UNNAMED"
 ANY = "pNN"  # in a command, where the reader puts the problem
@@ -128,7 +128,7 @@ def sentence(text: str) -> str:
 
 def listed(problems: Sequence[str] | None) -> str:
     """Return the list of the causes of some problems, that of all with how calls end."""
-    parts = [] if problems else [INTRODUCTION]
+    parts = [] if problems else [INTRODUCTION.format(id=example(), problem=examples("p06"))]
     for problem in map(load_problem, problems or problem_ids()):
         found = [e for e in shown().values() if e.file != "events" and problem.id in e.problems]
         parts.append(f"## {problem.id}, {problem.title}\n\n{_rows(found)}\n")
@@ -138,13 +138,21 @@ def listed(problems: Sequence[str] | None) -> str:
     return "\n".join(parts)
 
 
+def example() -> str:
+    """Return a cause of a problem that is here, by problem and name."""
+    problem = examples("p06")
+    found = (e.id for e in shown().values() if e.file != "events" and problem in e.problems)
+    id = "WINDOW-SHIFTED" if problem == "p06" else next(found)
+    return f"{problem.upper()}-{id}"
+
+
 INTRODUCTION = """\
 # Causes that the judge names
 
-A report names a cause that the judge is sure of by problem and id, such as P06-WINDOW-SHIFTED.
-`make explain ID=P06-WINDOW-SHIFTED` shows the page of that cause; letter case does not matter, and
-you may leave out the problem. `make explain P=p06` lists the causes of one problem. A name that is
-not in this list is that of a check: UNNAMED. In the commands of a page `pNN` stands for the
+A report names a cause that the judge is sure of by problem and id, such as {id}.
+`make explain ID={id}` shows the page of that cause; letter case does not matter, and
+you may leave out the problem. `make explain P={problem}` lists the causes of one problem. A name
+that is not in this list is that of a check: UNNAMED. In the commands of a page `pNN` stands for the
 problem; `make explain` fills in the problem of the id or of `P=`, or else the one in which the
 cause was reported last.
 """
@@ -165,7 +173,9 @@ def _page(entry: Entry, problem: str | None, check: str | None) -> str:
         command = f"pytest problems/{problem} -x -k {check}"
         parts += [f"Here it is the check `{check}` of {problem}:", _block([command])]
     elif problem is None and len(entry.problems) > 1:
-        parts.append(f"`{ANY}` stands for the problem; with `P=p04` the commands name it.")
+        parts.append(
+            f"`{ANY}` stands for the problem; with `P={entry.problems[0]}` the commands name it."
+        )
     return "\n\n".join(parts) + "\n"
 
 

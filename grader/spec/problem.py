@@ -141,6 +141,12 @@ class Problem(Table):
         """Face value of a component."""
         return getattr(self.points, component)
 
+    def possible_on(self, device: str, *, quick: bool = False) -> int:
+        """Return the points that a grading on `device` can give; `quick` measures nothing."""
+        measured = bool(self.benchmarks_on(device)) and not quick
+        left_out = () if measured else ("speed", "memory")
+        return self.total_points - sum(map(self.points_of, left_out))
+
     @property
     def uses_triton(self) -> bool:
         """Whether the answer is Triton kernels."""
@@ -245,6 +251,12 @@ def _departs_only_in(check: Check, table: CaseTable) -> None:
 def problem_ids() -> tuple[str, ...]:
     """Ids of all problems, in order."""
     return tuple(sorted(p.parent.name for p in PROBLEMS.glob("p[0-9][0-9]/problem.toml")))
+
+
+def examples(*wanted: str) -> str:
+    """Return those of these problems that are here, else an early one: a release may lack some."""
+    here = problem_ids()
+    return ",".join([id for id in wanted if id in here] or here[:2][-1:])
 
 
 def problems_named(text: str | None, option: str = "--only") -> tuple[str, ...]:

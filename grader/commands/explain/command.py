@@ -12,7 +12,7 @@ from grader.spec.problem import problems_named
 
 HELP = "explain a cause that the report names"
 OPTIONS = {
-    "[ID]": "such as P06-WINDOW-SHIFTED (default: list all)",
+    "[ID]": f"such as {cause_pages.example()} (default: list all)",
     "--only p04,p05": "list the causes of these problems only; with an ID, the problem of the"
     " commands",
 }

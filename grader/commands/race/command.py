@@ -18,7 +18,7 @@ from grader.source.submission import read_source
 from grader.spec.environment import EnvironmentFault, JudgeFault, probe
 from grader.spec.findings import Lane, Phase, Raced, SourceFile
 from grader.spec.grade_record import Environment, GradeRecord, SpeedFigures
-from grader.spec.problem import ROOT, ManifestError, load_problem
+from grader.spec.problem import ROOT, ManifestError, examples, load_problem
 from grader.spec.roofline import Roof, roof
 from grader.timing.calibration import CalibrationError
 from grader.timing.calibration import find as find_calibration
@@ -153,7 +153,9 @@ def run(options: argparse.Namespace) -> int:
         JudgeFault: the process that measures ended early, or a kernel of the judge failed.
     """
     if options.only is None:
-        raise UsageError("--only: got nothing, expected one problem: make race P=p04")
+        raise UsageError(
+            f"--only: got nothing, expected one problem: make race P={examples('p04')}"
+        )
     (id,) = one_or_all(options.only)
     folder, problem = expect_folder(options.submission), load_problem(id)
     environment = probe("auto")

@@ -14,7 +14,7 @@ from grader.base import stdout
 from grader.base.text import clean, plural, styled, wrap
 from grader.commands.options import UsageError
 from grader.commands.release import ledger
-from grader.commands.release.contents import build
+from grader.commands.release.contents import build, opened_early
 from grader.commands.release.ledger import BESIDE, Action, Ledger, Released, shown
 from grader.judge import scoring
 from grader.judge.set_check import check_set
@@ -43,6 +43,10 @@ def _rows(released: Released, width: int) -> Iterator[str]:
         yield from _row("written", [plural(len(plan.of(Action.ADDED)), "file")], width)
     else:
         yield from _changes(released, width)
+    if released.opened:
+        some = ", ".join(f"{name}.py ({id})" for name, id in released.opened.items())
+        said = f"holds what these problems ask for: {some}; hand out in stages to keep it back"
+        yield from _row("opened", [said], width)
     answers = [id for id in after.answers if before is None or id not in before.answers]
     if answers:
         yield from _row("answers", [f"of {', '.join(answers)}: handed out now"], width)
@@ -149,7 +153,8 @@ def run(options: argparse.Namespace) -> int:
             f"DIR: cannot write {place}: {error.strerror}; run it again, what was written counts"
         ) from None
     later = tuple(id for id in problem_ids() if id not in stage)
-    stdout.show(render, Released(str(folder), before, after, made, later))
+    opened = {name: id for name, id in opened_early(files).items() if id not in old.problems}
+    stdout.show(render, Released(str(folder), before, after, made, later, opened))
     return scoring.EXIT_FULL_MARKS
 
 

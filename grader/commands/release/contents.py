@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from grader.commands.explain import page as causes_page
@@ -37,6 +37,7 @@ _WHOLE = re.compile(
 )
 _OF_PROBLEM = ("README.md", "HINTS.md", "ANSWERS.md", "problem.toml", "Makefile")
 _CAUSES = "docs/causes.md"
+_NOTEBOOK = "notebooks/flash-attention.ipynb"
 _STUDENT = "grader/commands/release/student/"  # written for the release, each with its place there
 _PLACES = {
     "grade.yml": ".github/workflows/grade.yml",
@@ -45,6 +46,7 @@ _PLACES = {
 }
 _GIVEN_FOLDER = "problems/given/"
 _TELLING_LINES = 3
+_HOLDS = re.compile(r'"""[^"]*?\b(p\d\d)\b[^"]*?\bOpens with p\d\d\.', re.DOTALL)
 _SKIPPED = {".git", ".venv", ".cache", "__pycache__", "build", "submissions"}
 _GIVEN = re.compile(r"from given\.(\w+) import|import given\.(\w+)|from given import ([\w, ]+)")
 
@@ -129,6 +131,18 @@ def _given(checkout: Path, problems: Iterable[Problem]) -> set[str]:
     return {f"{_GIVEN_FOLDER}{name}.py" for name in found}
 
 
+def opened_early(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the modules of `given` that hold what a problem asks for, and which problem that is.
+
+    They say so in their first lines: "... of p03 ... Opens with p04."
+    """
+    found = {}
+    for path, data in sorted(files.items()):
+        if path.startswith(_GIVEN_FOLDER) and (match := _HOLDS.match(data.decode())):
+            found[Path(path).stem] = match[1]
+    return found
+
+
 def _expect_stub(problem: Problem, data: bytes) -> None:
     """Refuse to hand out a stub that somebody has solved in this checkout."""
     begun = steps_begun(data.decode("utf-8", "replace"))
@@ -173,16 +187,29 @@ def _make_pages(
 ) -> None:
     """Turn the Markdown among these files into pages for students, and add their pictures."""
     texts = {path: data.decode("utf-8") for path, data in files.items() if path.endswith(".md")}
-    texts = {path: pages.for_students(text, path) for path, text in texts.items()}
+    texts = {path: pages.for_students(text, path, problems) for path, text in texts.items()}
     for path, text in texts.items():
         for picture in pages.pictures(text, path):
             if (checkout / picture).is_file():
                 files[picture] = _read(checkout, picture)
     later = [id for id in known if id not in problems]
-    more = ""
+    more = []
     if answers:
-        more = f"The answers of {pages.spoken(answers)} are in [solutions](solutions/README.md)."
-    texts["README.md"] = pages.with_table(texts["README.md"], problems, later, more)
+        more = [f"The answers of {pages.spoken(answers)} are in [solutions](solutions/README.md)."]
+    if opened := {n: id for n, id in opened_early(files).items() if id not in answers}:
+        some = ", ".join(f"`{name}.py` (what {id} asks for)" for name, id in opened.items())
+        more.append(
+            f"Modules in `problems/given` hold what an earlier problem asks for, for those after"
+            f" it: {some}. Read one when you have solved that problem."
+        )
+    readme = texts["README.md"]
+    if known and known[0] not in problems:
+        ends = [read_problem(checkout / "problems" / id / "problem.toml")
+                for id in (known[0], problems[0])]  # fmt: skip
+        readme = pages.with_start(readme, *ends)
+    texts["README.md"] = pages.with_table(readme, problems, later, more)
+    notebook = files[_NOTEBOOK].decode().replace("p02", problems[:2][-1])
+    files[_NOTEBOOK] = notebook.encode()
     index = texts[_CAUSES]
     for path, text in texts.items():
         text = pages.with_links(text, path, files)

@@ -189,13 +189,18 @@ class Plan:
 
 @dataclass(frozen=True)
 class Released:
-    """What a run came to: where, the ledger before and after, and what was done to each file."""
+    """What a run came to: where, the ledger before and after, and what was done to each file.
+
+    `opened` are modules of `given` that hold what a problem asks for that students have had no time
+    for: it is handed out in this run, or later.
+    """
 
     folder: str
     before: Ledger | None
     after: Ledger
     plan: Plan
     later: tuple[str, ...]
+    opened: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(folder: Path, files: Mapping[str, bytes], stubs: Collection[str], before: Ledger) -> Plan:

@@ -1,9 +1,10 @@
 """The pages and the Makefile as students get them: what is for the course alone is left out.
 
 In Markdown `<!-- course -->` to `<!-- end of course -->` is left out, and what stands in
-`<!-- students:` to `-->` is brought in. In the Makefile lines between `# course` and
-`# end of course` are left out, and lines that begin with `#students: ` lose that beginning. Links
-to what a release does not hold become plain text.
+`<!-- students:` to `-->` is brought in; `<!-- with p05 -->` to `<!-- end of p05 -->` stays where
+p05 is handed out. In the Makefile lines between `# course` and `# end of course` are left out, and
+lines that begin with `#students: ` lose that beginning. Links to what a release does not hold
+become plain text.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Sequence
 
-from grader.spec.problem import ManifestError
+from grader.spec.problem import ManifestError, Problem
 from grader.spec.trace_record import TRACED
 
 # Of the blank lines around a part one goes with it.
@@ -24,7 +25,11 @@ _COURSE = re.compile(
 _INLINE = re.compile(r"<!-- course -->.*?<!-- end of course -->", re.DOTALL)
 _STUDENTS = re.compile(r"^<!-- students:\n(.*?)^-->\n", re.MULTILINE | re.DOTALL)
 _MADE_BY_TESTS = re.compile(r"^<!-- made by `python -m tests\..*-->\n+", re.MULTILINE)
-_LEFT_OVER = re.compile(r"<!-- (?:end of )?course -->|<!-- students:")
+# What needs a problem: it goes where the release does not have that one.
+_WITH = re.compile(
+    r"^<!-- with (p\d\d) -->\n(.*?)^<!-- end of \1 -->\n\n?", re.MULTILINE | re.DOTALL
+)
+_LEFT_OVER = re.compile(r"<!-- (?:end of )?(?:course|p\d\d) -->|<!-- (?:students:|with p)")
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 _COURSE_LINES = re.compile(r"^# course\n.*?^# end of course\n", re.MULTILINE | re.DOTALL)
@@ -45,13 +50,14 @@ _ROW = re.compile(r"^\| \[(p\d\d)\]\(.*\n", re.MULTILINE)
 _PROBLEM = re.compile(r"problems/(p\d\d)/")
 
 
-def for_students(text: str, path: str) -> str:
-    """Return a page without what is for the course alone.
+def for_students(text: str, path: str, problems: Sequence[str] = ()) -> str:
+    """Return a page without what is for the course alone, or needs another than these problems.
 
     Raises:
         ManifestError: a mark has no counterpart.
     """
     text = _MADE_BY_TESTS.sub("", text)
+    text = _WITH.sub(lambda part: f"{part[2]}\n" if part[1] in problems else "", text)
     text = _STUDENTS.sub(r"\1", _INLINE.sub("", _COURSE.sub("", text)))
     if found := _LEFT_OVER.search(text):
         raise ManifestError(
@@ -104,7 +110,7 @@ def with_commands(text: str, problems: Sequence[str]) -> str:
 
     def changed(command: re.Match[str]) -> str:
         there = traced if "make trace" in command[0] else problems
-        return _named(command[0], there) if there else command[0]
+        return _named(command[0], there or problems)
 
     return _COMMAND.sub(changed, text)
 
@@ -151,16 +157,30 @@ def _early(problems: Sequence[str]) -> str:
     return problems[min(1, len(problems) - 1)]
 
 
-def with_table(text: str, problems: Sequence[str], later: Sequence[str], more: str = "") -> str:
+def with_table(
+    text: str, problems: Sequence[str], later: Sequence[str], more: Sequence[str] = ()
+) -> str:
     """Return the README with the rows of these problems, and a line on the others below."""
     rows = list(_ROW.finditer(text))
     if not rows:
         return text
     shown = "".join(row[0] for row in rows if row[1] in problems)
-    lines = [f"{spoken(later)} {'come' if len(later) > 1 else 'comes'} later."] if later else []
-    lines += [more] if more else []
+    comes = f"{spoken(later)} {'come' if len(later) > 1 else 'comes'} later" if later else ""
+    lines = [f"{comes}; the pages in [docs](docs) speak of all."] if later else []
+    lines += more
     below = "".join(f"\n{line}\n" for line in lines)
     return text[: rows[0].start()] + shown + below + text[rows[-1].end() :]
+
+
+def with_start(text: str, usual: Problem, first: Problem) -> str:
+    """Return the README that says to start with `first`, where `usual` is not handed out."""
+    for of, here in (
+        (f"problems/{usual.id}/{usual.file}", f"problems/{first.id}/{first.file}"),
+        (f"({usual.steps[0].title})", f"({first.steps[0].title})"),
+        (usual.id, first.id),
+    ):
+        text = text.replace(of, here)
+    return text
 
 
 def spoken(names: Sequence[str]) -> str:

@@ -22,9 +22,9 @@ from grader.commands.lint.command import lines_of
 from grader.commands.options import SUBMISSION, UsageError, expect_folder, expect_place, writing
 from grader.commands.submit import places
 from grader.judge import scoring
-from grader.source.intake import receipt, zips
+from grader.source.intake import receipt, requests, zips
 from grader.source.intake.archives import read
-from grader.source.intake.entries import ArchiveError
+from grader.source.intake.entries import ArchiveError, first_bytes
 from grader.source.steps import steps_begun
 from grader.source.submission import Source, read_source
 from grader.spec.environment import EnvironmentFault
@@ -70,6 +70,7 @@ class Packed:
     num_files: int = 0
     num_bytes: int = 0
     code: str = ""
+    requests: tuple[str, ...] = ()
 
 
 def look_at(problem: Problem, submission: Path) -> PackedAnswer:
@@ -83,29 +84,33 @@ def look_at(problem: Problem, submission: Path) -> PackedAnswer:
     return PackedAnswer(problem, State.READY if begun else State.NOT_STARTED, source)
 
 
-def pack(files: Mapping[str, bytes], date: datetime.date) -> bytes:
+def pack(files: Mapping[str, bytes], date: datetime.date, request: bytes = b"") -> bytes:
     """Return an archive of these files and their receipt; the same files give the same bytes.
 
-    Stored, not compressed: how `zlib` compresses depends on its version.
+    A `request` for another look goes with them, and is no part of the receipt. Stored, not
+    compressed: how `zlib` compresses depends on its version.
     """
     made = receipt.receipt_of(files, __version__, date).model_dump_json(indent=1) + "\n"
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in [*sorted(files.items()), (receipt.NAME, made.encode())]:
+        beside = [(receipt.NAME, made.encode())] + [(requests.NAME, request)] * bool(request)
+        for name, data in [*sorted(files.items()), *beside]:
             info = zipfile.ZipInfo(name, _NO_TIME)
             info.create_system, info.external_attr = _UNIX, _READABLE << 16
             archive.writestr(info, data)
     return packed.getvalue()
 
 
-def write_archive(path: Path, files: Mapping[str, bytes], date: datetime.date) -> int:
+def write_archive(
+    path: Path, files: Mapping[str, bytes], date: datetime.date, request: bytes = b""
+) -> int:
     """Write the archive and read it back as the instructor's tools will; return its size in bytes.
 
     Raises:
         OSError: it cannot be written.
         ArchiveError: what can be read back is something else.
     """
-    data = pack(files, date)
+    data = pack(files, date, request)
     write_whole_bytes(path, data)
     found = read(path)
     if dict(found.files) != dict(files) or found.notes:
@@ -154,30 +159,54 @@ def run(options: argparse.Namespace) -> int:
             f"--output: got {output}, which exists and is no archive of `submit`;"
             " expected another name, or move it away"
         )
-    packed = Packed(answers)
+    packed, request = Packed(answers), _request(folder)
     if options.name is not None and options.to is None:
         raise UsageError("--name: got it without --to, expected the place to hand in to, too")
     if options.to is not None:
         places.expect(options.to, options.name)
-    if any(answer.state is State.READY for answer in answers):
-        packed = _written(answers, output, options.to, options.name)
+    states = {answer.state for answer in answers}
+    if State.READY in states or (request and State.REFUSED in states):  # it may ask about that
+        packed = _written(answers, output, request, options.to, options.name)
     stdout.show(render, packed)
     refused = any(answer.state is State.REFUSED for answer in answers)
     lost = refused or packed.archive is None
     return scoring.EXIT_POINTS_LOST if lost else scoring.EXIT_FULL_MARKS
 
 
-def _written(answers: tuple[PackedAnswer, ...], output: Path, to: str | None, name: str) -> Packed:
+def _request(folder: Path) -> bytes:
+    """Return what the student asks to have looked at again, b"" where there is nothing.
+
+    Raises:
+        UsageError: it cannot be read, or asks for nothing.
+    """
+    place, wrong = folder / requests.NAME, list[str]()
+    if not os.path.lexists(place):
+        return b""
+    try:
+        with open_regular(place) as file:
+            data = first_bytes(file)
+    except OSError as error:
+        raise UsageError(f"--submission: {place} cannot be read: {error.strerror}") from None
+    requests.found(data, wrong.append)
+    if wrong:
+        raise UsageError(f"--submission: {wrong[0]}; correct it, or move it away")
+    return data
+
+
+def _written(
+    answers: tuple[PackedAnswer, ...], output: Path, request: bytes, to: str | None, name: str
+) -> Packed:
     # Of all that could be read, refused ones too.
     files = {a.name: a.source.data for a in answers if a.source is not None and a.source.data}
     today = datetime.datetime.now(datetime.UTC).date()
     try:
         with writing(output, "--output"):
-            size = write_archive(output, files, today)
+            size = write_archive(output, files, today, request)
     except ArchiveError as error:
         raise EnvironmentFault(f"--output: {output}: {error}") from None
+    asked = tuple(requests.found(request, lambda _: None)) if request else ()
     done = () if to is None else tuple(places.hand_in(to, name, output.read_bytes(), files))
-    return Packed(answers, str(output), done, len(files), size, receipt.code(files))
+    return Packed(answers, str(output), done, len(files), size, receipt.code(files), asked)
 
 
 _STYLES = {State.READY: "green", State.REFUSED: "red"}
@@ -217,4 +246,6 @@ def _summary(packed: Packed, width: int) -> Iterator[str]:
     yield from wrap(f"wrote   {clean(packed.archive)} ({files}, {size}){upload}", width)
     for line in packed.done:
         yield from wrap(clean(line, 4000), width)
+    if packed.requests:
+        yield from wrap(f"asks    for another look at {', '.join(packed.requests)}", width)
     yield f"receipt {packed.code}"

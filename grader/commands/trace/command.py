@@ -16,8 +16,8 @@ from grader.commands.trace.wanted import Wanted, expect_traceable
 from grader.judge.sealed import is_sealed, unlined
 from grader.report.state import command, left_out
 from grader.spec.environment import probe
-from grader.spec.problem import load_problem, problems_named
-from grader.spec.trace_record import Shown, SourceLine, TileRound, TraceRecord
+from grader.spec.problem import load_problem, problem_ids, problems_named
+from grader.spec.trace_record import TRACED, Shown, SourceLine, TileRound, TraceRecord
 
 _NAME, _LABEL, _NUMBER = 17, 9, 13  # widths of columns
 _MOST_FACTS = 3
@@ -143,8 +143,9 @@ def _style_of(line: str) -> str:
 
 
 HELP = "show one program of a kernel, tile by tile"
+_HERE = [id for id in TRACED if id in problem_ids()] or [TRACED[0]]
 OPTIONS = {
-    "--only p06": "the problem, p01 or one of p03 to p07",
+    f"--only {'p06' if 'p06' in _HERE else _HERE[-1]}": f"the problem: {', '.join(_HERE)}",
     "--case CHECK[:N]": "a check, and which of its cases, from 1 (default: the first that is"
     " wrong)",
     "--program X,Y,Z": "the program's ids (default: the one with the worst wrong element)",

@@ -6,9 +6,10 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from grader.source.intake import receipt
+from grader.base.text import clean
+from grader.source.intake import receipt, released, requests
 from grader.source.intake.entries import ADVICE, IGNORED, ArchiveError, Entry, Kind, shown
 from grader.source.submission import MAX_SOURCE_BYTES
 from grader.spec.problem import GIVEN, load_problem, problem_ids
@@ -27,11 +28,15 @@ class Contents:
     """The answers of a submission, as `pNN/<file>.py`, and what is odd about it.
 
     A file longer than a source may be is cut one byte behind that: the judge refuses it as too
-    long. Each note is one sentence, safe to show anywhere.
+    long. Each note is one sentence, safe to show anywhere. `version` is that of the assignment, if
+    the receipt is one of just these files. `requests` has, by problem, why the student asks to have
+    it looked at again.
     """
 
     files: Mapping[str, bytes]
     notes: tuple[str, ...]
+    version: str = ""
+    requests: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Notes:
@@ -90,9 +95,17 @@ def choose(entries: Iterable[Entry], what: str) -> Contents:
     files = _read(places, usable, notes)
     if not files:
         raise ArchiveError(f"{what}: none of its answers can be read: {notes.sentences()[0]}")
-    _compare_receipt(usable.pop((*prefixes[0], receipt.NAME), []), files, notes)
-    _note_others((parts for parts in usable if parts not in matches), usable, notes)
-    return Contents(dict(sorted(files.items())), notes.sentences())
+    root = prefixes[0]
+    version = _compare_receipt(usable.pop((*root, receipt.NAME), []), files, notes)
+    asked = requests.found(_bytes(usable.pop((*root, requests.NAME), [])), notes.say)
+
+    def read(parts: _Parts) -> bytes | None:
+        return _bytes(usable.get(parts, []))
+
+    handed_out = released.names(read((*root[:-1], released.LEDGER)), root, read)
+    others = [parts for parts in usable if parts not in matches and parts not in handed_out]
+    _note_others(others, usable, notes)
+    return Contents(dict(sorted(files.items())), notes.sentences(), version, asked)
 
 
 def holds_answers(entries: Iterable[Entry]) -> bool:
@@ -183,19 +196,29 @@ def _read(
     return files
 
 
-def _compare_receipt(entries: Sequence[Entry], files: Mapping[str, bytes], notes: _Notes) -> None:
-    """Say so where the archive's own receipt is one of other files."""
+def _bytes(entries: Sequence[Entry]) -> bytes | None:
+    """Return what is in a file that is there once; None for none, b"" where it cannot be read."""
     if len(entries) != 1 or entries[0].kind is not Kind.FILE:
-        return
+        return None
     try:
-        found = receipt.read_receipt(entries[0].read())
+        return entries[0].read()
     except (ArchiveError, OSError):
-        found = None
-    own = receipt.code(files)
+        return b""
+
+
+def _compare_receipt(entries: Sequence[Entry], files: Mapping[str, bytes], notes: _Notes) -> str:
+    """Return the version that the archive's own receipt has; say so where it is of other files."""
+    data = _bytes(entries)
+    if data is None:
+        return ""
+    found, own = receipt.read_receipt(data), receipt.code(files)
     if found is None:
         notes.say(f"{receipt.NAME} is not one that `make submit` writes, ignored")
     elif found.code != own:
         notes.say(f"{receipt.NAME} has the code {found.code}, but the files have {own}")
+    else:
+        return clean(found.version, 40)
+    return ""
 
 
 def _note_others(
