@@ -111,7 +111,7 @@ class CaseFindings:
             help = "other cases run here: launch kernels of the same operations in all of them"
             change = {"headline": failure.headline.removeprefix("not measured: "), "help": help}
             failure = dataclasses.replace(failure, verdict=Verdict.ERROR, **change)
-        return self.of(
+        found = self.of(
             failure.verdict,
             failure.headline,
             line=failure.line,
@@ -122,6 +122,7 @@ class CaseFindings:
             output=evidence.output,
             not_run=evidence.result is None,
         )
+        return found.model_copy(update={"wrong_outputs": failure.wrong})
 
     def _of_given_code(self, failure: outcome.CaseOutcome) -> str | None:
         """Say of an error outside of all steps that what a step computed may have led to it."""
@@ -221,7 +222,7 @@ class CaseFindings:
         elif kept:
             headline = f"{name} is wrong in a second call with other values of the same shape"
             help = "a result may depend on nothing that an earlier call left behind"
-        elif (remark := outcome.of_remark(evidence)) is not None:
+        elif remark := outcome.of_remark(evidence, [d.name for d in called.differences]):
             headline, line, help = remark.headline, remark.line, remark.help
             extent = "; ".join(filter(None, (remark.extent, extent)))
         else:

@@ -215,7 +215,7 @@ class ProblemRun:
         self._right.update(_digest(evidence.outputs[n]) for n in right if _varies(evidence, n))
         if judged:
             return self._judge_wrong(session, called, say, seen, number)
-        remark = outcome.of_remark(evidence)
+        remark = outcome.of_remark(evidence, at.judged)
         if remark is not None:
             self._looks.at_race(session, called, remark.headline)
             return say.failed(remark, evidence)
