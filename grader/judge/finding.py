@@ -186,7 +186,7 @@ class CaseFindings:
 
         And made from lanes of a `bare` load, `kept` from an earlier call, or plainly wrong.
         """
-        evidence, shown, line = called.evidence, called.differences[0], 0
+        evidence, shown, line, spot = called.evidence, called.differences[0], 0, None
         name, extent = shown.name, shown.extent
         got, unwritten = evidence.outputs[name], evidence.unwritten[name]
         left_over = evidence.left_over[name]
@@ -217,6 +217,7 @@ class CaseFindings:
             headline = f"{name} was computed as NaN"
             extent = f"{_places(got.isnan())} are NaN; {extent}"
             line, how = seen.nan
+            spot = Spot(line)  # where it is seen
             help = "NaN comes from -inf - (-inf), 0 * inf, 0 / 0 or inf / inf"
             help = f"the first NaN comes out of this line: {how}" if how else help
         elif kept:
@@ -233,6 +234,7 @@ class CaseFindings:
             Verdict.FAIL,
             headline,
             line=line,
+            spot=spot,
             extent=extent,
             small=small,
             help=help,
