@@ -157,6 +157,46 @@ def test_a_part_of_a_line_is_made_by_the_lines_of_that_part(problem, at, part, o
     assert source.step_behind(spot) == step
 
 
+_BRANCH = "if (key_start < full_start) | (key_start >= full_end):"
+
+
+@pytest.mark.parametrize(
+    ("test", "part", "fed_by", "step"),
+    [
+        (_BRANCH, "before", "full_start =", 3),
+        (_BRANCH, "after", "full_end =", 3),
+        ("if full_start > key_start or full_end <= key_start:", "before", "full_start =", 3),
+        ("if key_start < full_start:", "after", "if key_start <", 1),
+        ("if (key_start < full_start) | (key_start > full_end):", "after", "if (key_start <", 1),
+        ("if (key_start < full_start) & (key_start >= full_end):", "after", "full_", None),
+    ],
+)
+def test_a_branch_shows_whether_its_test_or_a_bound_is_wrong(test, part, fed_by, step):
+    text = model_answer("p06").replace(_BRANCH, test)
+    lines, source = text.splitlines(), Source("p06", text.encode())
+    line = next(n for n, of in enumerate(lines, 1) if "scores = tl.dot(q, tl.trans(k)" in of)
+    spot = Spot(line, part=f"branch+{part}")
+    assert all(lines[n - 1].strip().startswith(fed_by) for n in source.fed_by(spot))
+    assert source.fed_by(spot) and source.step_behind(spot) == step
+
+
+def test_a_tile_outside_may_be_that_of_the_bounds_of_a_plain_range():
+    text = model_answer("p06")
+    lines, source = text.splitlines(), Source("p06", text.encode())
+    line = next(n for n, of in enumerate(lines, 1) if "k = load_tile(k_ptr" in of)
+    spot = Spot(line, part="address", of="k_ptr")
+    found = [lines[n - 1].strip().partition(" ")[0] for n in source.fed_by(spot)]
+    assert found == ["first_key", "end_key"] and source.step_behind(spot) is None
+
+
+def test_what_reaches_a_line_is_followed_into_what_is_called():
+    text = model_answer("p06")
+    line = next(n for n, of in enumerate(text.splitlines(), 1) if "= fold_tile(" in of)
+    assert Source("p06", text.encode()).reaches(Spot(line), 2)
+    other = text.replace("running_max, safe_max, running_sum", "running_max, new_max, running_sum")
+    assert not Source("p06", other.encode()).reaches(Spot(line), 2)
+
+
 def test_a_loop_in_which_a_helper_is_called_has_the_bounds():
     text = model_answer("p01")
     lines, source = text.splitlines(), Source("p01", text.encode())
@@ -183,5 +223,6 @@ def test_a_kernel_in_another_function_is_followed_to_its_launch():
 
 def test_what_of_a_line_a_cause_is_of_is_one_that_is_followed():
     parts = {"mask", "address", "pointer", "launch", "grid", "bounds", "branch"}
+    parts |= {"before", "after", "offset"}
     said = {part for entry in entries().values() for part in entry.part.split("+")}
     assert said - {""} == parts

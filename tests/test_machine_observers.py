@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import triton.language as tl
 
 from grader.kernel.machine import events
 from grader.kernel.machine.engine import Engine
-from grader.kernel.observers.watch import Races
+from grader.kernel.observers.watch import Races, Watch
 from tests.on_machine import machine_in_process
 
 
@@ -82,7 +83,31 @@ def test_races(observed: Any, kind: str, does: str | None) -> None:
     races = observed(Races())
     x = torch.randn(4, 6)
     rows[(4,)](x, torch.zeros(25), 6, 6, 8, kind)
-    assert (races.found and (races.found.does, races.found.name)) == (does and (does, "y"))
+    assert [(race.does, race.name) for race in races.found] == ([(does, "y")] if does else [])
+
+
+@triton.jit
+def both(x, y, z, n: tl.constexpr):
+    p, i = tl.program_id(0), tl.arange(0, n)
+    v = tl.load(x + p * n + i)
+    tl.store(y + p * n + i, v)
+    tl.store(z + i, v)
+
+
+def test_a_race_is_told_of_the_results_that_it_reaches(observed: Any) -> None:
+    watch = observed(Watch(__file__))
+    x, y, z, of_y, of_z = torch.randn(4, 8), *(torch.zeros(4, 8) for _ in range(4))
+    both[(4,)](x, y, z, 8)
+    rows[(4,)](y, of_y, 8, 8, 8, "store")
+    rows[(4,)](z, of_z, 8, 8, 8, "store")
+    results = {"x": x, "y": y, "z": z, "of_y": of_y, "of_z": of_z}
+    ((line, text, names),) = watch.races_of(results)
+    assert names == ["z", "of_z"] and "race for z" in text
+    assert "tl.store(z + i, v)" in Path(__file__).read_text("utf-8").splitlines()[line - 1]
+    assert not watch.races_of({"x": x, "y": y, "of_y": of_y})
+    both[(4,)](x, of_y, y, 8)  # another one, and the first still reaches what it reached
+    told = watch.races_of(results)
+    assert [names for _, _, names in told] == [["z", "of_z"], ["y"]]
 
 
 @triton.jit

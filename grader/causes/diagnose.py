@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -35,6 +36,11 @@ _INCLUDES = {
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
 }
+# What is said of wrong pairs that no rule of a mask explains, and what is said where one does.
+_ANY_PAIRS = "OTHER-PAIRS"
+_OF_PAIRS = {
+    "KEYS-AFTER-THE-QUERY", "KEYS-BEFORE-THE-WINDOW", "KEYS-NEVER-VISITED", "VISIBLE-KEYS-MASKED",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,21 +162,36 @@ class Casebook:
             named = decide(states, self._wrong, self._failed)
         if not named:
             named = decide(self._told(self._faults), self._faults, self._failed)[:1]
-        return [self._cause(hypothesis, cases, source) for hypothesis, cases in named]
+        causes = [(found.kind, self._cause(found, cases, source)) for found, cases in named]
+        return _joined(causes)
 
     def _told(self, told: Mapping[Place, Sighting | None]) -> list[Hypothesis]:
         """Return what sightings say, by mistake; None is a case that was looked at in vain."""
-        families = dict.fromkeys(s.family for s in told.values() if s)
-        included = {other for family in families for other in _INCLUDES.get(family, ())}
-        return [self._hypothesis(family, told) for family in families if family not in included]
+        families = collections.Counter(s.family for s in told.values() if s)
+        includes = {family: _INCLUDES.get(family, set()) for family in families}
+        # Which pairs are wrong looks otherwise in another case: what most of them show is said.
+        of_pairs = [family for family in families if family in _OF_PAIRS]
+        if of_pairs and _ANY_PAIRS in families:
+            best = max(of_pairs, key=families.__getitem__)
+            if families[best] >= families[_ANY_PAIRS]:
+                includes[best] = includes[best] | {_ANY_PAIRS}
+            else:
+                includes[_ANY_PAIRS] = includes[_ANY_PAIRS] | {*of_pairs}
+        included = {other for others in includes.values() for other in others}
+        return [
+            self._hypothesis(family, {family, *includes[family]}, told)
+            for family in families
+            if family not in included
+        ]
 
-    def _hypothesis(self, family: str, told: Mapping[Place, Sighting | None]) -> Hypothesis:
+    def _hypothesis(
+        self, family: str, alike: set[str], told: Mapping[Place, Sighting | None]
+    ) -> Hypothesis:
         own = [s for s in told.values() if s and s.family == family]
         alone = own[0].kind is Kind.NUMBERS
         # The first that knows its step. By chance a number has something in common with a length in
         # one case, and then a longer title.
         best = min(own, key=lambda s: (not s.located, alone and len(s.text.title)))
-        alike = {family, *_INCLUDES.get(family, ())}
         shown = frozenset(place for place, s in told.items() if s and s.family in alike)
         checks = {check for check, _ in shown}
         implied = frozenset(
@@ -197,6 +218,9 @@ class Casebook:
         step = None if found.spot.located else self._problem.step_of_cause(found.id)
         if self._bridge:
             step = self._bridge.step
+        elif step and source and found.kind is Kind.SEEN and found.spot.line:
+            # What is seen at a line has nothing to do with a step that feeds nothing into it.
+            step = step if source.reaches(found.spot, step) else None
         places, spots = tuple(sorted(cases)), [found.spot, *(s.spot for s in self._lines_of(found))]
         for spot in filter(lambda spot: spot.line, spots if source else ()):
             fed_by = tuple(n for n in source.fed_by(spot) if step in (None, source.step_at(n)))
@@ -212,6 +236,44 @@ class Casebook:
         """
         shown = sorted(found.shown)
         seen = [self._seen[place] for place in shown if place in self._seen]
-        states = [self._states[place] for place in shown if place in self._states]
+        # One program is followed: what is wrong in its case is so in all that are explained.
+        states = [state for place, state in self._states.items() if place in found.cases]
         located = [sighting for sighting in seen if sighting.located]
         return [sighting for sighting in (*located, *states, *seen) if sighting.line]
+
+
+def _joined(causes: list[tuple[Kind, Cause]]) -> list[Cause]:
+    """Return causes, each with those behind it that lines make wrong which make it wrong, too.
+
+    A wrong offset leads to another head in one layout, and out of the tensor in another.
+    """
+    found: list[Cause] = []
+    for kind, cause in causes:
+        own = set(cause.fed_by) if kind is Kind.SEEN else set()
+        first = next((one for one in found if own & set(one.fed_by)), None)
+        if first is None:
+            found.append(cause)
+        else:
+            cases = tuple(sorted({*first.cases, *cause.cases}))
+            found[found.index(first)] = dataclasses.replace(first, cases=cases)
+    return found
+
+
+def named_alike(of_bridge: list[Cause], named: list[Cause], source: Source) -> list[Cause]:
+    """Give a mistake of the bridge that the kernels make, too, the name that it has there.
+
+    Its step is not where it lies if code that both use was changed.
+    """
+    known = {_mistake(cause): cause.diagnosis for cause in named}
+    step = {} if source.keeps_given else {"step": None}
+    return [
+        dataclasses.replace(cause, diagnosis=known[_mistake(cause)], **step)
+        if _mistake(cause) in known
+        else cause
+        for cause in of_bridge
+    ]
+
+
+def _mistake(cause: Cause) -> str:
+    """Return the id of a cause, without saying that it is one of a backward pass."""
+    return cause.diagnosis.id.replace("-BACKWARD-", "-")

@@ -7,7 +7,9 @@ name everywhere.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+from collections.abc import Collection
 
 from grader.checks.translations import EMPTY, RECURSION_HELP, translation
 from grader.isolate.evidence import CallEvidence
@@ -61,10 +63,10 @@ _OUTSIDE_HELP = {
     Outside.BEFORE: _BEFORE_HELP,
     Outside.WRAPS: _WRAPS_HELP,
 }
-_REMARK_HELP = {
-    "race": "on a GPU programs run side by side and in no order: let one program store each"
-    " element; does its offset tell batches, heads and tiles apart?",
-}
+_RACE_HELP = (
+    "on a GPU programs run side by side and in no order: let one program store each"
+    " element; does its offset tell batches, heads and tiles apart?"
+)
 _LOOP_HELP = (
     "does every loop come closer to its end in each iteration, and how many does this input take?"
 )
@@ -101,6 +103,7 @@ class CaseOutcome:
     help: str | None = None
     spot: Spot | None = None  # where the line shows it and the mistake need not lie in its step
     looping: bool = False  # the line is where it was stopped, one of those that repeat
+    wrong: tuple[str, ...] = ()  # outputs that it may make wrong, all where it is empty
 
 
 def pointer_of(reply: Reply) -> str:
@@ -123,18 +126,22 @@ def of_call(evidence: CallEvidence, signature: str) -> CaseOutcome | None:
     return outcome
 
 
-def of_remark(evidence: CallEvidence) -> CaseOutcome | None:
-    """Return what it comes to that programs race; None where none was seen to.
+def of_remark(evidence: CallEvidence, names: Collection[str]) -> CaseOutcome | None:
+    """Return what it comes to that programs race for what some outputs are made of.
 
-    For a call whose outputs are right, as they need not be on a GPU or with other numbers.
+    None where none was seen to. For a call whose outputs are right, as they need not be on a GPU or
+    with other numbers.
     """
     reply = evidence.result
-    if not isinstance(reply, Reply) or reply.status != Status.OK or not reply.text:
+    if not isinstance(reply, Reply) or reply.status != Status.OK or reply.error_type != "race":
         return None
-    headline, _, extent = reply.text.partition("; ")
-    return CaseOutcome(
-        Verdict.FAIL, headline, extent, reply.line, _REMARK_HELP.get(reply.error_type)
-    )
+    races = [race for race in json.loads(reply.text) if set(names) & set(race[2])]
+    if not races:
+        return None
+    line, text, _ = races[0]
+    headline, _, extent = text.partition("; ")
+    wrong = tuple(name for name in names if any(name in of for _, _, of in races))
+    return CaseOutcome(Verdict.FAIL, headline, extent, line, _RACE_HELP, wrong=wrong)
 
 
 def of_result(result: Reply | Ended, signature: str = "", what: str = "call") -> CaseOutcome | None:

@@ -95,7 +95,8 @@ class Replay:
             found = func(*given, **named)
         except Exception as error:
             raise_at(error, self._engine.path, self._lines)
-        made = plan.flat(found)
+        made, taken = plan.flat(found), plan.flat([given, list(named.values())])
+        self._engine.operated(taken, made or taken)
         if operators.tells(func, given):
             tensors = [x for x in made if isinstance(x, torch.Tensor)]
             told = [

@@ -21,6 +21,7 @@ from grader.kernel.observers.rounds import Held, RoundsShape, RoundsWriter
 
 _ALIKE = 0.999  # cosine of two rows that are the same but for a factor and rounding
 _LOOPS = (ast.For, ast.While)
+_MASKS = ("aten::masked_fill", "aten::masked_fill_", "aten::where")
 
 
 class HostRounds(DispatchMode):
@@ -41,6 +42,7 @@ class HostRounds(DispatchMode):
         self._frame: Any = None  # whose loop is around the product
         self._loop: Any = None
         self._open = self._done = False
+        self._mask = 0  # the line that masked the tile, if one did
 
     def __enter__(self) -> HostRounds:
         self._before = sys.gettrace()
@@ -56,9 +58,13 @@ class HostRounds(DispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
         result = function(*args, **(kwargs or {}))
-        if function.name() in PRODUCTS and not self._done:
+        name = function.name()
+        if name in PRODUCTS and not self._done:
             with unseen():
                 self._multiplied(*args[-2:])
+        elif name.partition(".")[0] in _MASKS and self._open:
+            tile = self._queries.size, self._keys.size
+            self._mask = self._line() if tuple(result.shape[-2:]) == tile else self._mask
         return result
 
     def _multiplied(self, left: Any, right: Any) -> None:
@@ -78,12 +84,13 @@ class HostRounds(DispatchMode):
             self._keys = keys
             self._open = self._write.meet(keys, line)
             self._write.row["loop"] = self._loop.lineno if self._loop else 0
+            self._mask = 0
         elif self._open and a.shape == (self._queries.size, self._keys.size):
             values = self._rows("v", b)
             if values is not None:
                 if (values != self._keys).any():
                     self._write.row["mixed"] = 1 + int(values.min())
-                self._write.take((a != 0).numpy(), line)
+                self._write.take((a != 0).numpy(), line, self._mask, masked=self._mask > 0)
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the matrix of the head that is followed, where there is one for each."""
@@ -113,6 +120,13 @@ class HostRounds(DispatchMode):
                     return frame, max(around, key=lambda loop: loop.lineno)
             frame = frame.f_back
         return None, None
+
+    def _line(self) -> int:
+        """Return the innermost line of the file that is running."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self._path:
+            frame = frame.f_back
+        return frame.f_lineno if frame is not None else 0
 
     def _called(self, frame: Any, event: str, argument: Any) -> Any:
         return self._stepped if frame.f_code.co_filename == self._path else None

@@ -42,6 +42,7 @@ class Watching(contextlib.ExitStack):
             self._how["exact"] = Exact(request["rounding"], queries)
         self._engine = engine
         self._watch, self._trace, self._steps = Watch(engine.path), None, None
+        self._races: list[tuple[int, str, list[str]]] = []
         if "rounds" in request:
             rounds = RoundsShape(**request["rounds"])
             self._steps = Steps(rounds, _block(rounds, fds[1]), engine.path)
@@ -76,9 +77,10 @@ class Watching(contextlib.ExitStack):
 
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables of a call that came back with `results`."""
-        if self._trace:
-            found = {n: plain(t) for n, t in results.items() if isinstance(t, torch.Tensor)}
-            with unseen():
+        found = {n: plain(t) for n, t in results.items() if isinstance(t, torch.Tensor)}
+        with unseen():
+            self._races = self._watch.races_of(found)
+            if self._trace:
                 self._trace.finish(found)
 
     def reply(self, nonce: int) -> Reply:
@@ -88,7 +90,7 @@ class Watching(contextlib.ExitStack):
             return Reply(nonce, Status.ROUNDING_DOT, line, text=text)
         if self._trace and self._trace.fault:
             return Reply(nonce, Status.TRACE_FAILED, text=self._trace.fault)
-        line, text = self._watch.race or (0, "")
+        line, text = (self._races[0][0], json.dumps(self._races)) if self._races else (0, "")
         if self._engine.exact:
             sites = list(self._engine.exact.found.values())[:_MOST_SITES]
             said = [(site.key, site.name, DTYPE_NAMES[site.dtype], site.use) for site in sites]

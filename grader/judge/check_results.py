@@ -37,14 +37,19 @@ def check_results(
 
 
 def _located(result: CheckResult, steps: dict[str | None, int], source: Source) -> CheckResult:
-    """Add where a failure is, if no line is known: the step of its cause, and the step's lines."""
+    """Add where a failure is, if no line is known: the step of its cause, and the step's lines.
+
+    That is the line of a step that has but one statement.
+    """
     message, step = result.message, result.step
     if message is not None and message.line is not None:
         return result
     if step is None and result.verdict is Verdict.FAIL:
         step = steps.get(_id(result))
     if message is not None and step is not None:
-        message = message.model_copy(update={"step_lines": source.lines_of_step(step)})
+        line = source.statement_of_step(step)
+        where = {"line": line} if line else {"step_lines": source.lines_of_step(step)}
+        message = message.model_copy(update=where)
     return result.model_copy(update={"step": step, "message": message})
 
 

@@ -111,7 +111,7 @@ class CaseFindings:
             help = "other cases run here: launch kernels of the same operations in all of them"
             change = {"headline": failure.headline.removeprefix("not measured: "), "help": help}
             failure = dataclasses.replace(failure, verdict=Verdict.ERROR, **change)
-        return self.of(
+        found = self.of(
             failure.verdict,
             failure.headline,
             line=failure.line,
@@ -122,6 +122,7 @@ class CaseFindings:
             output=evidence.output,
             not_run=evidence.result is None,
         )
+        return found.model_copy(update={"wrong_outputs": failure.wrong})
 
     def _of_given_code(self, failure: outcome.CaseOutcome) -> str | None:
         """Say of an error outside of all steps that what a step computed may have led to it."""
@@ -185,7 +186,7 @@ class CaseFindings:
 
         And made from lanes of a `bare` load, `kept` from an earlier call, or plainly wrong.
         """
-        evidence, shown, line = called.evidence, called.differences[0], 0
+        evidence, shown, line, spot = called.evidence, called.differences[0], 0, None
         name, extent = shown.name, shown.extent
         got, unwritten = evidence.outputs[name], evidence.unwritten[name]
         left_over = evidence.left_over[name]
@@ -216,12 +217,13 @@ class CaseFindings:
             headline = f"{name} was computed as NaN"
             extent = f"{_places(got.isnan())} are NaN; {extent}"
             line, how = seen.nan
+            spot = Spot(line)  # where it is seen
             help = "NaN comes from -inf - (-inf), 0 * inf, 0 / 0 or inf / inf"
             help = f"the first NaN comes out of this line: {how}" if how else help
         elif kept:
             headline = f"{name} is wrong in a second call with other values of the same shape"
             help = "a result may depend on nothing that an earlier call left behind"
-        elif (remark := outcome.of_remark(evidence)) is not None:
+        elif remark := outcome.of_remark(evidence, [d.name for d in called.differences]):
             headline, line, help = remark.headline, remark.line, remark.help
             extent = "; ".join(filter(None, (remark.extent, extent)))
         else:
@@ -232,6 +234,7 @@ class CaseFindings:
             Verdict.FAIL,
             headline,
             line=line,
+            spot=spot,
             extent=extent,
             small=small,
             help=help,

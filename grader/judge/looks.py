@@ -75,7 +75,9 @@ class Looks:
         trace = evidence.trace
         told, place = self._told(called, evidence), (check.id, called.number - 1)
         part = told.part if told is not None else None
-        if told is not None and part is not None:
+        if told is not None and told.pairs is not None:
+            self._casebook.add_state(place, told.pairs)
+        elif told is not None and part is not None:
             located = called.source.keeps_given
             state = of_state(told.record, part.roles[0], in_unit=part.in_unit, located=located)
             if state is not None:
@@ -146,7 +148,8 @@ class Looks:
     def watched(self, session: Session, called: Called) -> CallEvidence:
         """Call with the kernels watched, and until one program was followed, follow one."""
         case, inputs, names = called.case, called.inputs, tuple(called.expected.truth)
-        if called.problem.id in TRACED and not self._followed:
+        # One key has no more than one number per query in all that a program holds.
+        if called.problem.id in TRACED and not self._followed and case.seqlen_k > 1:
             follow = called.to_follow()
             evidence = session.call(case, inputs, names, traced=True, follow=follow)
             reply = evidence.result

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from grader.causes.diagnose import Casebook, Cause
+from grader.causes.diagnose import Casebook, Cause, named_alike
 from grader.causes.outputs import Outputs
 from grader.causes.rules.numbers import rounded
 from grader.causes.rules.scaled import of_numbers
@@ -126,8 +126,9 @@ class ProblemRun:
 
     def causes(self) -> list[Cause]:
         """Return the causes of what came out wrong, see `Casebook.settle`."""
-        books = filter(None, (self._of_bridge, self._casebook))
-        return [cause for book in books for cause in book.settle(self.source)]
+        named = self._casebook.settle(self.source)
+        of_bridge = self._of_bridge.settle(self.source) if self._of_bridge else []
+        return [*named_alike(of_bridge, named, self.source), *named]
 
     def _casebook_of(self, at: CheckCase) -> Casebook:
         return self._of_bridge if at.check.bridge and self._of_bridge else self._casebook
@@ -215,7 +216,7 @@ class ProblemRun:
         self._right.update(_digest(evidence.outputs[n]) for n in right if _varies(evidence, n))
         if judged:
             return self._judge_wrong(session, called, say, seen, number)
-        remark = outcome.of_remark(evidence)
+        remark = outcome.of_remark(evidence, at.judged)
         if remark is not None:
             self._looks.at_race(session, called, remark.headline)
             return say.failed(remark, evidence)

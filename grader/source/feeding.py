@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from grader.source.expressions import guard, leftmost, names_in, names_of, offsets_of, parameters_of
 from grader.source.loops import FUNCTIONS, LOOPS, function_at, lines_of
 from grader.spec.problem import GIVEN
 
@@ -20,8 +21,7 @@ _MOST_CALLS = 2_000  # that are looked into, in each other, for accesses
 _DEEPEST = 8  # calls in each other
 _BRANCHES = (ast.If, ast.IfExp)
 _COMPUTE = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp)
-_ADDED = (ast.Add, ast.Sub)
-_OF_ACCESS = {"pointer", "address", "mask"}
+_OF_ACCESS = {"pointer", "address", "offset", "mask"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +29,11 @@ class Spot:
     """Where something shows: a line, 0 for none, and whether the mistake is `located` there.
 
     `part` is what of the line may be wrong, "" where that is not known. Of an access it is its
-    "mask", its "address", or only the "pointer" in that, with "launch" also where a launch passes
-    it, with "grid" also the grid of that, as in "address+mask+grid". Of a loop it is its "bounds",
-    or what decides in it, "branch". `of` is the name of a pointer, where the line accesses several,
-    or works with what was loaded from one.
+    "mask", its "address", or only the "pointer" or the "offset" in that, with "launch" also where a
+    launch passes it, with "grid" also the grid of that, as in "address+mask+grid". Of a loop it is
+    its "bounds", or what decides in it, "branch", with "before" or "after" for tiles of its first
+    positions, or its last, that are not decided as they should be. `of` is the name of a pointer,
+    where the line accesses several, or works with what was loaded from one.
     """
 
     line: int = 0
@@ -41,16 +42,26 @@ class Spot:
     of: str = ""
 
 
-def lines_feeding(tree: ast.Module, spot: Spot, ends: Callable[[int], bool]) -> set[int]:
+def lines_feeding(
+    tree: ast.Module, spot: Spot, ends: Callable[[int], bool], *, deep: bool = False
+) -> set[int]:
     """Return the lines that make a part of a line and for which `ends` is true.
 
     What one that assigns depends on in its turn is not followed; what one that calls hands on is.
     Of a launch that counts only where nothing in the kernel does. Where an end makes the part
     itself that line is the one. Without a part it is all that the line reads, of a store its
-    address and mask, of a loop its bounds.
+    address and mask, of a loop its bounds. With `deep` what those lines depend on is followed, too.
     """
     function = function_at(tree, spot.line)
-    return set() if function is None else _Slice(tree, spot, ends).from_line(function)
+    return set() if function is None else _Slice(tree, spot, ends, deep).from_line(function)
+
+
+def is_decided(tree: ast.Module, spot: Spot) -> bool:
+    """Whether a branch shows which of the two is wrong: a bound in its test, or the test itself."""
+    function, found = function_at(tree, spot.line), _Slice(tree, spot, lambda number: True, False)
+    if function is not None and "branch" in spot.part:
+        found.from_line(function)
+    return found.decided
 
 
 def bare_loads(tree: ast.Module) -> list[int]:
@@ -64,8 +75,10 @@ def bare_loads(tree: ast.Module) -> list[int]:
 class _Slice:
     """What a part of a line is made of."""
 
-    def __init__(self, tree: ast.Module, spot: Spot, ends: Callable[[int], bool]) -> None:
-        self._tree, self._spot, self._ends = tree, spot, ends
+    def __init__(
+        self, tree: ast.Module, spot: Spot, ends: Callable[[int], bool], deep: bool
+    ) -> None:
+        self._tree, self._spot, self._ends, self._deep = tree, spot, ends, deep
         self._functions = _functions(tree)
         self._parts = set(spot.part.split("+")) - {""}
         self._of_pointer = "pointer" in self._parts
@@ -73,6 +86,7 @@ class _Slice:
         self._waiting: list[_Place] = []
         self._seen: set[_Place] = set()
         self._launched: list[tuple[ast.FunctionDef, str]] = []  # kernels, each with a parameter
+        self.decided = False
         self._calls = 0
 
     def from_line(self, function: ast.FunctionDef) -> set[int]:
@@ -84,14 +98,19 @@ class _Slice:
             if len(callers) != 1 or any(line in lines_of(loop) for loop in within):
                 break
             function, line = callers[0][0], callers[0][1].lineno
-        makes_it = part not in ("", "branch") and self._ends(line)
+        branch = "branch" in self._parts
+        makes_it = part and not branch and self._ends(line)
         around = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and line in lines_of(n)]
-        asked, loaded = self._asked(function, around)
-        if makes_it and any(isinstance(one, _COMPUTE) for one in asked):
-            return {line}
         loops = [n for n in around if isinstance(n, ast.For)]
-        counted = {name for loop in loops for name in _names_of(loop.target)}
-        names = _names(*asked) - (counted if part == "branch" else set())
+        counted = {name for loop in loops for name in names_of(loop.target)}
+        asked, loaded = self._asked(function, around)
+        if branch and (found := guard(asked, counted, self._parts)):
+            self.decided, asked = True, [found]
+            if isinstance(found, ast.stmt):
+                return {found.lineno} if self._ends(found.lineno) else set()
+        if makes_it and not self._deep and any(isinstance(one, _COMPUTE) for one in asked):
+            return {line}
+        names = names_in(*asked) - (counted if branch else set())
         self._follow(_Place(function, name, loaded) for name in names)
         while self._waiting:
             self._step(self._waiting.pop())
@@ -109,7 +128,7 @@ class _Slice:
         part = self._spot.part
         if loop is not None and part == "bounds":
             return _bounds(loop), False
-        if part == "branch":
+        if "branch" in self._parts:
             tests = [n.test for n in ast.walk(loop or function) if isinstance(n, _BRANCHES)]
             return tests, False
         calls = [n for n in ast.walk(inner) if isinstance(n, ast.Call)]
@@ -132,13 +151,17 @@ class _Slice:
         function, name, loaded = place
         assigned = list(_assigned(self._tree, function, name))
         # What has been loaded is not followed to a pointer before its load is found.
-        own = {n for n, _ in assigned if self._ends(n) and (loaded or not self._of_pointer)}
+        makes = [n for n, value in assigned if not _is_plain_range(value)]
+        own = {n for n in makes if self._ends(n) and (loaded or not self._of_pointer)}
         self._found |= own
-        if own:
+        if own and not self._deep:
+            for n, value in assigned:  # what is called may be of another step
+                if n in own and value is not None:
+                    self._follow_returned(value, loaded)
             return
         for _, value in assigned:
             self._follow(_Place(function, used, at) for used, at in self._used(value, loaded))
-        if name in (parameters := _parameters(function)):
+        if name in (parameters := parameters_of(function)):
             for caller, call in _calls(self._tree, function.name):
                 value = _argument(call, parameters.index(name), name)
                 if isinstance(call.func, ast.Subscript):
@@ -146,27 +169,31 @@ class _Slice:
                 elif value is not None:
                     makes = not self._spot.part or isinstance(value, _COMPUTE)
                     self._found |= {call.lineno} if makes and self._ends(call.lineno) else set()
-                    self._follow(_Place(caller, used, loaded) for used in _names(value))
+                    self._follow(_Place(caller, used, loaded) for used in names_in(value))
 
     def _used(self, value: ast.AST | None, loaded: bool) -> Iterator[tuple[str, bool]]:
         """Yield the names that a value is made of, each with whether it is what an access takes."""
         if value is None:
             return
         if self._of_pointer and loaded:
-            value = _leftmost(value)
+            value = leftmost(value)
         elif self._of_pointer:
             calls = [n for n in ast.walk(value) if isinstance(n, ast.Call)]
             found = [pair for call in calls for pair in self._of_call(call, ())]
             if found:
                 ours = [one for name, one in found if _is_of(name, self._spot.of)]
-                yield from ((used, True) for used in _names(*ours))
+                yield from ((used, True) for used in names_in(*ours))
                 return
-        yield from ((used, loaded) for used in _names(value))
+        yield from ((used, loaded) for used in names_in(value))
+        self._follow_returned(value, loaded)
+
+    def _follow_returned(self, value: ast.AST, loaded: bool) -> None:
+        """Follow what functions of the file return that are called in an expression."""
         for call in (n for n in ast.walk(value) if isinstance(n, ast.Call)):
             called = self._functions.get(getattr(call.func, "id", ""))
             if called is not None and called in self._tree.body:
                 returned = [n.value for n in ast.walk(called) if isinstance(n, ast.Return)]
-                self._follow(_Place(called, used, loaded) for used in _names(*returned))
+                self._follow(_Place(called, used, loaded) for used in names_in(*returned))
 
     def _follow_launches(self) -> None:
         """Find what kernels are passed, and with "grid" the grids that they are launched on."""
@@ -174,12 +201,12 @@ class _Slice:
             for caller, call in _calls(self._tree, kernel.name):
                 if not isinstance(call.func, ast.Subscript):
                     continue
-                value: ast.AST | None = _argument(call, _parameters(kernel).index(name), name)
+                value: ast.AST | None = _argument(call, parameters_of(kernel).index(name), name)
                 if "grid" in self._parts:
                     value = call.func.slice
                 if isinstance(value, ast.expr):
                     self._found |= {value.lineno} if self._ends(value.lineno) else set()
-                    self._follow(_Place(caller, used, True) for used in _names(value))
+                    self._follow(_Place(caller, used, True) for used in names_in(value))
         while self._waiting:
             self._step(self._waiting.pop())
 
@@ -196,14 +223,16 @@ class _Slice:
         if called in ("load", "store") or called.startswith("atomic_"):
             yield from _of_access(call, called, self._parts or {"address", "mask"}, within)
         elif function is not None and function not in within and len(within) < _DEEPEST:
-            parameters = _parameters(function)
+            parameters = parameters_of(function)
             handed = {name: _argument(call, n, name) for n, name in enumerate(parameters)}
             for inside in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
                 for name, expression in self._of_call(inside, (*within, function)):
                     pointers = _behind(function, {name}, handed, only_pointers=True)
-                    name = next(iter(_names(*map(_leftmost, pointers[:1]))), "")
-                    made = _behind(function, _names(expression), handed, self._of_pointer)
-                    yield from ((name, argument) for argument in made)
+                    name = next(iter(names_in(*map(leftmost, pointers[:1]))), "")
+                    made = _behind(function, names_in(expression), handed, self._of_pointer)
+                    for argument in made:
+                        parts = offsets_of(argument) if "offset" in self._parts else []
+                        yield from ((name, part) for part in parts or [argument])
 
 
 class _Place(NamedTuple):
@@ -221,11 +250,13 @@ def _of_access(
     owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
     pointer = call.args[0] if call.args else owner
     pointer = owner if isinstance(pointer, ast.List) else pointer
-    name = next(iter(_names(_leftmost(pointer))), "")
+    name = next(iter(names_in(leftmost(pointer))), "")
     if "pointer" in parts:
-        yield name, _leftmost(pointer)
+        yield name, leftmost(pointer)
     if "address" in parts:
         yield from ((name, one) for one in (owner, *call.args[:1]))
+    if "offset" in parts:
+        yield from ((name, one) for one in offsets_of(pointer) or [pointer])
     if "mask" in parts:
         at = 1 if called == "load" else 2
         masks = [*call.args[at : at + 1], *(k.value for k in call.keywords if k.arg == "mask")]
@@ -243,10 +274,16 @@ def _behind(
     waiting = list(names)
     for name in waiting:
         for _, value in _assigned(None, function, name):
-            value = _leftmost(value) if only_pointers and value is not None else value
-            waiting += _names(value) - set(waiting)
+            value = leftmost(value) if only_pointers and value is not None else value
+            waiting += names_in(value) - set(waiting)
     found = (handed.get(name) for name in waiting)
     return [argument for argument in found if argument is not None]
+
+
+def _is_plain_range(value: ast.AST | None) -> bool:
+    """Whether that is a range of names: what is wrong about it is made where they are."""
+    named = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "range"
+    return named and all(isinstance(a, (ast.Name, ast.Constant)) for a in value.args)
 
 
 def _read_by(inner: ast.stmt) -> list[ast.AST]:
@@ -263,17 +300,6 @@ def _bounds(loop: ast.AST) -> list[ast.AST]:
         return [loop.test]
     over = loop.iter if isinstance(loop, (ast.For, ast.AsyncFor)) else loop
     return list(over.args) if isinstance(over, ast.Call) else [over]
-
-
-def _leftmost(expression: ast.AST) -> ast.AST:
-    """Return the pointer of an address: by custom it stands first in the sum."""
-    while True:
-        if isinstance(expression, ast.BinOp) and isinstance(expression.op, _ADDED):
-            expression = expression.left
-        elif isinstance(expression, ast.Call) and expression.args:  # as of a descriptor
-            expression = expression.args[0]
-        else:
-            return expression
 
 
 def _is_of(name: str, of: str) -> bool:
@@ -299,11 +325,6 @@ def _functions_of(text: str) -> dict[str, ast.FunctionDef]:
     return _functions(ast.parse(text))
 
 
-def _names(*nodes: ast.AST | None) -> set[str]:
-    inside = (n for node in nodes if node is not None for n in ast.walk(node))
-    return {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-
-
 def _assigned(
     tree: ast.Module | None, function: ast.FunctionDef, name: str
 ) -> Iterator[tuple[int, ast.AST | None]]:
@@ -311,16 +332,16 @@ def _assigned(
 
     What a method is passed may be changed by the others of its class, as PyTorch's ctx.
     """
-    if tree is not None and name in _parameters(function):
+    if tree is not None and name in parameters_of(function):
         classes = (n for n in tree.body if isinstance(n, ast.ClassDef) and function in n.body)
         for node in (n for c in classes for n in ast.walk(c) if isinstance(n, ast.stmt)):
             changed = [n for n in _changed(node) if isinstance(n, ast.Attribute)]
-            if any(name in _names(n) for n in changed):
+            if any(name in names_in(n) for n in changed):
                 yield node.lineno, None
     for node in ast.walk(function):
         targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
         for target in filter(None, targets):
-            if name in _names_of(target) and not isinstance(node, ast.comprehension):
+            if name in names_of(target) and not isinstance(node, ast.comprehension):
                 yield node.lineno, getattr(node, "value", None) or getattr(node, "iter", None)
 
 
@@ -328,20 +349,6 @@ def _changed(node: ast.stmt) -> list[ast.AST]:
     """Return what a statement assigns, or the method that it calls for its effect."""
     called = getattr(node.value, "func", None) if isinstance(node, ast.Expr) else None
     return [*getattr(node, "targets", ()), *([called] if called else ())]
-
-
-def _names_of(target: ast.AST) -> set[str]:
-    """Return the names that an assignment to a target changes, which no index of it is."""
-    while isinstance(target, (ast.Subscript, ast.Starred)):
-        target = target.value
-    if isinstance(target, (ast.Tuple, ast.List)):
-        return set().union(*map(_names_of, target.elts))
-    return {target.id} if isinstance(target, ast.Name) else set()
-
-
-def _parameters(function: ast.FunctionDef) -> list[str]:
-    arguments = function.args
-    return [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def _calls(tree: ast.Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.Call]]:

@@ -13,17 +13,17 @@ import functools
 import hashlib
 import os
 import re
-import unicodedata
 import warnings
 from pathlib import Path
 
 from grader.base.regular_file import open_below
-from grader.source.feeding import Spot, bare_loads, lines_feeding
+from grader.source.feeding import Spot, bare_loads, is_decided, lines_feeding
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, loops_around
 from grader.source.policy.rules import violations
 from grader.source.policy.violation import Violation
 from grader.source.reading import TooCostly, limited, try_parser
+from grader.source.signature import binds, look_alike, signature_difference
 from grader.source.steps import (
     RAISE,
     code_of_steps,
@@ -115,6 +115,22 @@ class Source:
         lines = lines_feeding(tree, spot, lambda n: self.step_at(n) not in (None, others))
         return tuple(sorted(lines - {line}))
 
+    def reaches(self, spot: Spot, step: int) -> bool:
+        """Whether what a line works with goes through a line of a step."""
+        tree, all_of_line = self.tree, Spot(spot.line)
+        if tree is None or self.step_at(spot.line) == step:
+            return tree is not None
+        return bool(lines_feeding(tree, all_of_line, lambda n: self.step_at(n) == step, deep=True))
+
+    def statement_of_step(self, step: int) -> int | None:
+        """Return the first line of the only statement of a step, None where it has several."""
+        lines, tree = self.lines_of_step(step), self.tree
+        if lines is None or tree is None:
+            return None
+        inside = range(lines[0], lines[1] + 1)
+        nodes = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno in inside]
+        return nodes[0] if len(nodes) == 1 else None
+
     def bare_load(self) -> int:
         """Return the line of the one load with a mask and without `other`, 0 if not one is such."""
         lines = bare_loads(tree) if (tree := self.tree) else []
@@ -134,7 +150,8 @@ class Source:
         lines = lines_feeding(tree, spot, lambda number: self.step_at(number) is not None)
         steps = {self.step_at(number) for number in lines}
         # An access in a loop of the step may be wrong in that, and so may be what decides there.
-        both = spot.part != "bounds" and self.step_of_loops_at(spot.line) == own
+        both = spot.part != "bounds" and not is_decided(tree, spot)
+        both = both and self.step_of_loops_at(spot.line) == own
         steps |= {own} if own and (both or not (spot.part and lines)) else set()
         return steps.pop() if len(steps) == 1 else None
 
@@ -245,15 +262,15 @@ def _examine(problem: Problem, data: bytes, *, policy: bool) -> Source:
     other = any(titles.get(int(number)) != title for number, title in _TITLE.findall(text))
     step = None if other else first_empty_step(text)
     if entry is None:
-        if _binds(tree, problem.entry):  # an alias, a decorated object: the worker finds out
+        if binds(tree, problem.entry):  # an alias, a decorated object: the worker finds out
             return Source(problem.id, data, next_step=step, other_release=other)
         names = ", ".join(f.name for f in functions) or "no functions"
         headline = f"no function {problem.entry!r}: got {names}, expected {problem.signature}"
-        alike = next(filter(None, (_look_alike(f.name, problem.entry) for f in functions)), None)
+        alike = next(filter(None, (look_alike(f.name, problem.entry) for f in functions)), None)
         if alike is not None:
             headline = f"no function {problem.entry!r}: {alike}"
         return bad(Verdict.ERROR, headline, data=data)
-    difference = _signature_difference(entry, problem.signature)
+    difference = signature_difference(entry, problem.signature)
     if difference:
         headline = f"wrong signature of {problem.entry}: {difference}"
         return bad(Verdict.ERROR, headline, entry.lineno, data)
@@ -299,59 +316,6 @@ def _read(problem: Problem, submission: Path) -> bytes:
 def _is_utf8(coding: bytes) -> bool:
     """Whether Python reads this as UTF-8: to it "utf-8-unix", an editor's word, is UTF-8 too."""
     return coding in (b"utf-8", b"utf8") or coding.startswith(b"utf-8-")
-
-
-def _look_alike(got: str, expected: str) -> str | None:
-    """Say which character of a name only looks like the one expected, None where none does."""
-    if len(got) != len(expected) or got.isascii():
-        return None
-    pairs = [(a, b) for a, b in zip(got, expected, strict=True) if a != b]
-    if any(a.isascii() for a, _ in pairs):
-        return None
-    char, wanted = pairs[0]
-    name = unicodedata.name(char, "a character without a name").capitalize()
-    return f"the {char} in {got} is U+{ord(char):04X} ({name}), expected {wanted}"
-
-
-def _binds(tree: ast.Module, name: str) -> bool:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
-            return True
-        if isinstance(node, ast.alias) and (node.asname or node.name) in (name, "*"):
-            return True
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
-            return True
-    return False
-
-
-def _signature_difference(entry: ast.FunctionDef | ast.AsyncFunctionDef, expected: str) -> str:
-    """Return how the entry point's parameters differ from problem.toml's, or an empty string."""
-    wanted = ast.parse(f"def {expected}: ...").body[0].args
-    got = entry.args
-    if isinstance(entry, ast.AsyncFunctionDef):
-        return f"got an async function, expected def {expected}"
-    if got.vararg or got.kwarg:
-        return ""  # accepts anything; the worker finds out
-    if got.posonlyargs:
-        names = ", ".join(a.arg for a in got.posonlyargs)
-        return f"{names}: got positional-only, expected {expected}"
-    got_positional = [a.arg for a in got.args]
-    want_positional = [a.arg for a in wanted.args]
-    optional = set(got_positional[len(got_positional) - len(got.defaults) :])
-    optional |= {a.arg for a, d in zip(got.kwonlyargs, got.kw_defaults, strict=True) if d}
-    want_optional = {a.arg for a, d in zip(wanted.kwonlyargs, wanted.kw_defaults, strict=True) if d}
-    if got_positional[: len(want_positional)] != want_positional:
-        return f"got ({', '.join(got_positional)}, ...), expected {expected}"
-    have = set(got_positional) | {a.arg for a in got.kwonlyargs}
-    missing = [a.arg for a in wanted.kwonlyargs if a.arg not in have]
-    if missing:
-        return f"missing {', '.join(missing)}, expected {expected}"
-    names = set(want_positional) | {a.arg for a in wanted.kwonlyargs}
-    required = [n for n in have if n not in names and n not in optional]
-    required += [n for n in have if n in want_optional and n not in optional]
-    if required:
-        return f"{', '.join(sorted(required))} has no default, expected {expected}"
-    return ""
 
 
 def _unconditional_not_implemented(entry: ast.FunctionDef) -> tuple[int, str] | None:

@@ -150,8 +150,11 @@ class CauseFound(Record):
     fed_by: tuple[int, ...] = ()
 
     def located(self, message: Message) -> Message:
-        """Return `message` with the line of this cause, where that is known."""
-        if self.line is None:
+        """Return `message` with the line of this cause, where that is known.
+
+        A line of no known step, at which something was seen, is none of a mistake in this one.
+        """
+        if self.line is None and (self.step is None or message.step is not None):
             return message
         where = {"line": self.line, "fed_by": self.fed_by, "step": self.step}
         return message.model_copy(update=where)

@@ -85,6 +85,7 @@ _BY_CAUSE = {
         "v_read_past_the_end": "p06",
     },
     "MASK-TRANSPOSED": {"mask_transposed": "p04", "mask_of_dk_and_dv_transposed": "p08"},
+    "OTHER-PAIRS": {"mask_transposed": "p01"},
     "MASKED-SCORES-NOT-HIDDEN": {
         "hidden_scores_zero": "p04",
         "scores_times_the_mask": "p04",

@@ -100,7 +100,7 @@ WRONG = (
         ('keys from zero', 'causal_tiles', 'MASK-INSIDE-EVERY-TILE', ('torch.arange(j, j + kj.shape[2]', 'torch.arange(0, kj.shape[2]')),
         ("mask small", "causal", "", ("keys > rows, -1e6", "keys > rows, -10.0")),
         ('mask times', 'causal', 'MASKED-SCORES-NOT-HIDDEN', ('s = s.masked_fill(keys > rows, -1e6)', 's = s * (keys <= rows)')),
-        ('p not masked', 'causal', '', ('s = s.masked_fill(keys > rows, -1e6)', 's = s.triu(j - i)')),
+        ('p not masked', 'causal', 'KEYS-AFTER-THE-QUERY', ('s = s.masked_fill(keys > rows, -1e6)', 's = s.triu(j - i)')),
         ('tril of tile', 'causal causal_tiles', 'MASK-INSIDE-THE-TILE MASK-INSIDE-EVERY-TILE', ('s = s.masked_fill(keys > rows, -1e6)', 's = s + torch.full_like(s, -1e6).triu(1)')),
         ('v not of tile', 'plain', '', ('v[:, :, j : j + tile_k].float()', 'v[:, :, i : i + tile_k].float()')),
         ('divided by sqrt of total', 'plain', 'ROWS-SCALED', ('outs.append(o / (total + 1e-6))', 'outs.append(o / (total + 1e-6).sqrt())')),

@@ -327,6 +327,9 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
     nothing_left = walk.product != "out" and bool((missing | ~walk.due).all())
     # A weight times a softmax_scale of 0 looks as if it were masked.
     times_zero = case.kwargs.get("softmax_scale") == 0.0 and not walk.taken.any()
+    of_another = _masked_for_another(case, walk)
+    if of_another is not None:
+        return of_another
     masked = walk.met & missing  # else its weights met other rows than those of its keys
     if (masked == missing).all() and not (nothing_left or times_zero or walk.drowned.any()):
         return Sighting(
@@ -338,6 +341,25 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             keys="keys and queries" if walk.over_queries else "keys",
         )
     return None
+
+
+def _masked_for_another(case: Case, walk: Walk) -> Sighting | None:
+    """Pairs of sinks that one loop hides from itself, as it should, and that no other visits."""
+    far, missing = _before_the_window(case), walk.missing
+    number = int(np.bincount(walk.masked_at[missing], minlength=1).argmax())
+    own = walk.masked_at == number
+    if not number or (missing & ~far).any() or not (walk.taken & far).any():
+        return None
+    if (walk.taken & far & own).any() or not (walk.taken & ~far & own).any():
+        return None
+    return Sighting(
+        "KEYS-NEVER-VISITED",
+        walk.line_of(walk.taken_at, walk.taken & far),
+        visible=_visible(walk),
+        row=_row(walk, missing, "never took"),
+        loop="queries" if walk.over_queries else "tiles",
+        tiles="",
+    )
 
 
 def _visible(walk: Walk) -> str:

@@ -14,6 +14,8 @@ from grader.kernel.observers.trace import ACCESS, OPERANDS, Trace
 from grader.source.feeding import Spot
 from grader.spec.causes import Text, entry_of
 
+_SIDES = {"branch+after": "branch+before", "branch+before": "branch+after"}
+
 
 class Sighting:
     """A cause that was seen: `id` without the problem's prefix, and where.
@@ -53,6 +55,10 @@ class Sighting:
     def spot(self) -> Spot:
         """Where it shows: of which part, its table in grader/spec/causes says."""
         part = "" if self.located else entry_of(self.id).part
+        if self.variant.startswith("of_queries"):  # the loop is over these, and keys end it
+            part = _SIDES.get(part, part)
+        if self.variant == "between_tiles":  # the pointer itself is moved by the stride
+            part = part.replace("offset", "address")
         named = self.pointer or self.figures.get("operand") or self.figures.get("name") or ""
         return Spot(self.line, self.located, part, str(named))
 

@@ -6,9 +6,11 @@ import dataclasses
 
 import numpy as np
 
+from grader.causes.rules.sighting import Sighting
 from grader.causes.state import telling
 from grader.causes.state.comparing import Part, compare
 from grader.causes.state.conclusion import conclusion_of
+from grader.causes.state.wrong_pairs import of_pairs
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected
 from grader.isolate.evidence import CallEvidence
@@ -92,7 +94,8 @@ class Called:
         told = wrong and failure is None
         why_not = end.why_not if told else ""
         part, never = (compared.part, end.never) if told else (None, "")
-        return Told(record, told and end.is_known, why_not, part, never)
+        pairs = of_pairs(problem.id, case, rounds, compared) if part and not rounds.kernel else None
+        return Told(record, told and end.is_known, why_not, part, never, pairs)
 
     def _worst(self) -> tuple[int, int]:
         """Return the row of q, over batch and heads, of the worst element, and its column.
@@ -123,7 +126,8 @@ class Told:
     """The record of a program. `is_known`: why its results are wrong, or where that happens.
 
     `why_not` says why neither is known of wrong results; `part` is where they went wrong, `never`
-    which keys alone are missing.
+    which keys alone are missing, `pairs` which ones a function of PyTorch took there that it must
+    not: of kernels all are seen.
     """
 
     record: TraceRecord
@@ -131,6 +135,7 @@ class Told:
     why_not: str = ""
     part: Part | None = None
     never: str = ""
+    pairs: Sighting | None = None
 
 
 def untold(told: Told) -> TraceRecord:

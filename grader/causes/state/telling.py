@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from grader.causes.state.blame import lines_to_blame
 from grader.causes.state.comparing import ROLES, Compared
 from grader.causes.state.ran import assignments, source_lines, what_ran
 from grader.causes.state.roles import Role
@@ -250,12 +251,15 @@ def _lines(
         return source_lines(source, products)
     if pairs.again[r].any():
         return source_lines(source, [products[0], mask])
-    if pairs.any_in(r):
+    if pairs.any_in(r) and (mask or rounds.kernel):  # of PyTorch a weight of 0 may be no mask
         return source_lines(source, [mask or products[0]])
     assert compared.part is not None
     first = compared.part.roles[0] == "maximum"  # the others are relative to it
     wanted = {name.partition("[")[0] for name in (names[:1] if first else names)}
-    found = assignments(source.tree, loop, wanted)
+    found = [
+        *lines_to_blame(rounds, compared, r, wanted, source),
+        *assignments(source.tree, loop, wanted),
+    ]
     if "accumulator" in compared.part.roles and not first:
         found.append(products[1])  # it may be in a function that the loop calls
     return source_lines(source, found or products[1:])

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from grader.kernel.lines import function_at, kernel_line
 from grader.kernel.machine import capture
-from grader.kernel.machine.events import Wrapped
+from grader.kernel.machine.events import Flowed, Wrapped
 from grader.kernel.machine.exact import Exact
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
@@ -146,6 +146,13 @@ class Engine:
                 if isinstance(error, OutOfBounds) and self._wrapped is not None:
                     error = OutOfBounds(_WRAPS, self._wrapped.op.place, Outside.WRAPS)
                 raise_at(error, self.path, callers)
+
+    def operated(self, given: list[Any], made: list[Any]) -> None:
+        """Tell of an operator of PyTorch that ran on `given`, and what it `made` or changed."""
+        if self._observe is not None:
+            both = [tuple(x for x in one if isinstance(x, torch.Tensor)) for one in (given, made)]
+            with unseen():
+                self._observe(Flowed(*both))
 
     def _noted_wraps(self, event: Any) -> Any:
         if isinstance(event, Wrapped):

@@ -97,4 +97,12 @@ class Computed:
     loops: tuple[Operation, ...]
 
 
-Event = Launched | Access | Wrapped | RoundEnded | Multiplied | Computed
+@dataclasses.dataclass(frozen=True)
+class Flowed:
+    """A launch or an operator is over: what lies in its `targets` may be made of its `sources`."""
+
+    sources: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]
+
+
+Event = Launched | Access | Wrapped | RoundEnded | Multiplied | Computed | Flowed

@@ -262,6 +262,10 @@ class Program(Translation):
         for one in memories:
             if exact is not None and one.exact is not None and one.may_change:
                 exact.keep(one.flat, one.exact)
+        if state.observe is not None:
+            read = tuple(one.tensor for one in memories if one.is_read or one.is_updated)
+            stored = tuple(one.tensor for one in memories if one.may_change)
+            state.observe(events.Flowed(read, stored))
 
     def _argument(self, parameter: int, name: str, value: Any, memories: Memories) -> Tensor:
         type = self.module.type(parameter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,22 +21,23 @@ _ROUNDING = {"tf32": "TF32", "bf16x3": "bf16x3"}
 # of itself, and where terms cancel by as much of these. Whichever of two so close stays is right.
 _CLOSE = 1e-2
 _NOBODY = -1
+_MOST = 250  # characters of what is said of a race: a reply holds 1900
 
 
 class Watch:
     """Watches the launches of one call of the submission at `path`.
 
     `rounds` is the first dot of fp32 operands that a GPU rounds: its line, and TF32 or bf16x3.
-    `race` is the line of the first race, and what races in words.
     """
 
     def __init__(self, path: str) -> None:
         self.rounds: tuple[int, str] | None = None
-        self.race: tuple[int, str] | None = None
         self._path = path
         self._launch = 0  # the line that launches
         self._grid = 1, 1, 1
         self._races = Races()
+        self._told: list[tuple[int, str]] = []  # by race, the line and what races in words
+        self._reached: list[set[int]] = []  # by race, the storages that it may have changed
 
     def __call__(self, event: events.Event) -> Any:
         """Look at one event."""
@@ -47,16 +49,31 @@ class Watch:
             return
         if isinstance(event, events.Launched):
             self._launch, self._grid = running_line(self._path), event.grid
-        if self.race is None:
-            self._races(event)
-            race = self._races.found
-            if race is not None:
-                text = (
-                    f"programs of one launch race for {race.name}; program"
-                    f" {place_in(self._grid, race.program)} {race.does} an element that program"
-                    f" {place_in(self._grid, race.writer)} stores to"
-                )
-                self.race = self._line(race.place), text
+        self._races(event)
+        for race in self._races.found[len(self._told) :]:
+            text = (
+                f"programs of one launch race for {race.name}; program"
+                f" {place_in(self._grid, race.program)} {race.does} an element that program"
+                f" {place_in(self._grid, race.writer)} stores to"
+            )
+            self._told.append((self._line(race.place), text))
+            self._reached.append({race.storage})
+        if isinstance(event, events.Flowed) and self._reached:
+            both = event.sources, event.targets
+            sources, targets = ({storage_of(tensor) for tensor in one} for one in both)
+            for reached in self._reached:
+                reached |= targets if reached & sources else set()
+
+    def races_of(self, results: Mapping[str, Tensor]) -> list[tuple[int, str, list[str]]]:
+        """Return the line of each race, what races in words, and the results that it may change.
+
+        Of several that reach the same results the first.
+        """
+        found: dict[tuple[str, ...], tuple[int, str]] = {}
+        for told, reached in zip(self._told, self._reached, strict=True):
+            names = tuple(name for name, t in results.items() if storage_of(t) in reached)
+            found.setdefault(names, told)
+        return [(line, text[:_MOST], list(names)) for names, (line, text) in found.items() if names]
 
     def _line(self, place: Any) -> int:
         return place.line_in(self._path) or self._launch
@@ -64,9 +81,10 @@ class Watch:
 
 @dataclasses.dataclass(frozen=True)
 class Race:
-    """A program `reads` or `stores to` an element to which another one stores."""
+    """A program `reads` or `stores to` an element, in this storage, that another stores to."""
 
     place: Place
+    storage: int
     name: str
     does: str
     program: int
@@ -84,7 +102,7 @@ class _Seen:
 
 
 class Races:
-    """Looks for elements for which the programs of one launch race; `found` is the first.
+    """Looks for elements for which the programs of one launch race; `found` is a race per tensor.
 
     The machine runs all programs side by side, a GPU in any order: a program that reads what
     another one stores, or stores other numbers over it, gets what is there at that moment. Atomic
@@ -94,14 +112,13 @@ class Races:
     """
 
     def __init__(self) -> None:
-        self.found: Race | None = None
+        self.found: list[Race] = []
+        self._raced: set[int] = set()  # storages
         self._seen: dict[int, _Seen] = {}
         self._waited = zeros(0, dtype=torch.bool)
 
     def __call__(self, event: events.Event) -> None:
         """Look at one event."""
-        if self.found is not None:
-            return
         if isinstance(event, events.Launched):
             self._seen.clear()
             self._waited = zeros(event.programs, dtype=torch.bool)
@@ -110,6 +127,8 @@ class Races:
             volatile = event.op.attributes.get("isVolatile") == "true"
             if whole and (event.kind == events.ATOMIC or volatile):
                 self._waited[event.programs] = True
+            elif storage_of(event.memory.flat) in self._raced:
+                return
             elif event.kind == events.ATOMIC or event.value.dtype is event.memory.flat.dtype:
                 seen = self._of(event.memory)
                 (self._stored if event.kind == events.STORE else self._read)(event, seen)
@@ -149,7 +168,8 @@ class Races:
     ) -> None:
         """Note a race with programs that came to the same elements, where the values differ."""
         races = (others != _NOBODY) & (others != programs)
-        if self.found is not None or not bool(races.any()):
+        storage = storage_of(event.memory.flat)
+        if storage in self._raced or not bool(races.any()):
             return
         races &= ~self._waited[programs.long()]
         if there is not None:
@@ -160,7 +180,13 @@ class Races:
         who = int(programs[first]), int(others[first])
         who = who[::-1] if reads else who
         race = event.memory.name, "reads" if reads else does, *who
-        self.found = Race(event.op.place, *race)
+        self._raced.add(storage)
+        self.found.append(Race(event.op.place, storage, *race))
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return what tells apart the memory that tensors lie in."""
+    return int(torch.Tensor.untyped_storage(tensor).data_ptr())
 
 
 def _differ(there: Tensor, values: Tensor) -> Tensor:

@@ -1,0 +1,81 @@
+"""Goes back from a wrong variable of a running state to the first wrong one that it is made of."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import numpy as np
+
+from grader.causes.state.comparing import Compared
+from grader.causes.state.ran import assignments
+from grader.causes.state.roles import LN_2
+from grader.kernel.observers.rounds import Rounds, Variable
+from grader.source.expressions import names_in
+from grader.source.submission import Source
+
+_CLOSE = 5e-2  # of a number: what is made otherwise is further off
+_LEAST = 1e-30
+
+
+@np.errstate(all="ignore")
+def lines_to_blame(
+    rounds: Rounds, compared: Compared, r: int, wrong: set[str], source: Source
+) -> list[int]:
+    """Return the lines that make the first wrong variable behind the `wrong` ones, in a round.
+
+    A variable that is made of right ones is made wrongly; where one that it is made of is none of
+    the numbers that an online softmax has, that one is.
+    """
+    tree, loop = source.tree, int(rounds.column("loop")[r])
+    held = {v.name.partition("[")[0]: v for v in _held(rounds) if v.present[r]}
+    known, seen, found = list(_right(compared, r)), set(wrong), list[int]()
+    suspects, exist = set(wrong), compared.oracle.rows
+    # Of a name what it was set to last: before that it may have had another value for a while.
+    while tree is not None and (
+        lines := sorted(
+            {max(assignments(tree, loop, {name}), default=0) for name in suspects} - {0}
+        )
+    ):
+        found, seen = lines, seen | suspects
+        read = _read_at(tree, lines) & held.keys() - seen
+        suspects = {name for name in read if not _is_among(held[name].values[r], known, exist)}
+    return found
+
+
+def _held(rounds: Rounds) -> Iterator[Variable]:
+    yield from rounds.vectors
+    yield from rounds.matrices
+
+
+def _read_at(tree: ast.Module, lines: list[int]) -> set[str]:
+    statements = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno in lines]
+    return names_in(*(n for n in statements if isinstance(n, (ast.Assign, ast.AugAssign))))
+
+
+def _right(compared: Compared, r: int) -> Iterator[np.ndarray]:
+    """Yield what an online softmax holds in a round: numbers of the queries, and rows of them."""
+    now = compared.oracle.states[r]
+    old = compared.oracle.states[r - 1] if r else None
+    largest = np.where(np.isfinite(now.largest), now.largest, 0.0)
+    none = np.zeros_like(largest)
+    before = np.full_like(largest, -np.inf) if old is None else old.largest
+    rescale = np.exp(before - largest)
+    total = np.exp(now.lse - largest)
+    earlier = none if old is None else np.where(np.isfinite(old.lse), np.exp(old.lse - largest), 0)
+    sums = now.out * total[:, None]
+    others = none[:, None] * sums if old is None else old.out * earlier[:, None]
+    scale = abs(compared.oracle.scale) or 1.0
+    for unit in (1.0, 1.0 / LN_2, 1.0 / scale):
+        yield unit * now.largest
+        if old is not None:  # what is infinite says little
+            yield unit * before
+    yield from (rescale, total, total - earlier, earlier, np.exp(np.log(earlier) - np.log(rescale)))
+    yield from (sums, sums - others, others, now.out)
+
+
+def _is_among(values: np.ndarray, known: list[np.ndarray], exist: np.ndarray) -> bool:
+    """Whether values are those of one of these, in all rows that exist."""
+    alike = (one for one in known if one.shape == values.shape)
+    close = {"rtol": _CLOSE, "atol": _LEAST, "equal_nan": True}
+    return any(bool(np.isclose(values[exist], one[exist], **close).all()) for one in alike)

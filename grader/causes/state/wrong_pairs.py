@@ -1,0 +1,64 @@
+"""Which pairs a followed program took in the tile in which its state first goes wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grader.causes.rules.sighting import Sighting, key_range
+from grader.causes.state.comparing import Compared
+from grader.checks.walk import due_pairs
+from grader.kernel.observers.rounds import Rounds
+from grader.spec.cases import Case
+
+
+def of_pairs(problem_id: str, case: Case, rounds: Rounds, compared: Compared) -> Sighting | None:
+    """Return what is wrong about the pairs of that tile, at the line that masks it, if any does.
+
+    None where they are right, where a pair is taken again, and where hidden keys are not those
+    after the query.
+    """
+    oracle, part = compared.oracle, compared.part
+    if part is None or oracle.pairs.again[part.round].any():
+        return None
+    mask = int(rounds.column("mask_line")[part.round])
+    extra, lost = oracle.pairs.extra[part.round], oracle.pairs.lost[part.round]
+    wrong = extra & lost.any(1)[:, None] if (extra.any(1) & lost.any(1)).any() else extra | lost
+    if not wrong.any() or not (mask or extra.any()):
+        return None
+    row = int(wrong.any(1).argmax())
+    plane, query = divmod(int(rounds.queries[row]), case.seqlen_q)
+    head = plane % case.num_q_heads
+    said = f"query {query} of head {head}"
+    if not lost.any():
+        after = np.arange(case.seqlen_k) > (rounds.queries % case.seqlen_q)[:, None]
+        if (extra & ~after).any():
+            return None
+        return Sighting(
+            "KEYS-AFTER-THE-QUERY",
+            mask,
+            located=mask > 0,
+            variant="" if mask else "not_masked",
+            product="out",
+            row=f"{said} took {key_range(extra[row])}",
+            tiles="",
+        )
+    if not extra.any():
+        never = f"{said} never took {key_range(lost[row])}"
+        figures = {"visible": "visible keys", "row": never, "keys": "keys"}
+        return Sighting("VISIBLE-KEYS-MASKED", mask, located=True, **figures)
+    took = np.zeros(case.seqlen_k, bool)
+    for keys, taken in zip(oracle.positions, rounds.taken[:, row], strict=True):
+        took[keys[(keys >= 0) & taken]] = True
+    return Sighting(
+        "OTHER-PAIRS",
+        mask,
+        located=mask > 0,
+        product="out",
+        what="keys",
+        row=f"query {query}",
+        took=key_range(took) if took.any() else "no key",
+        head=head,
+        verb="sees",
+        due=key_range(due_pairs(problem_id, case)[query]),
+        tiles="",
+    )

@@ -1,0 +1,98 @@
+"""Single slips in model answers: the one name that each has, its step, and its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from grader.spec.problem import load_problem
+from tests import forked
+from tests.harness import judge, model_answer
+from tests.shares import drawn
+
+_quick = forked.quick
+
+# By name: problem, checks, old text, new text, cause, step, how the line begins, or one behind it.
+SLIPS = {
+    "keys of the mask counted in the tile": (
+        ("p01", "causal", "causal_tiles"),
+        ("torch.arange(k_start, k_stop, d", "torch.arange(0, k_stop - k_start, d"),
+        ("KEYS-AFTER-THE-QUERY", 5, "scores = scores.masked_fill_("),
+    ),
+    "masked by 0": (
+        ("p01", "causal"),
+        ("> query[:, None], -math.inf", "> query[:, None], 0.0"),
+        ("MASKED-SCORES-NOT-HIDDEN", 5, ""),
+    ),
+    "rescaled without exp": (
+        ("p01", "one_key", "plain"),
+        ("torch.exp(running_max - new_max)", "running_max - new_max"),
+        ("STATE-PARTS", 3, "rescale ="),
+    ),
+    "weights without exp": (
+        ("p01", "one_key", "plain"),
+        ("scores.sub_(new_max).exp_()", "scores.sub_(new_max)"),
+        ("STATE-PARTS", 2, "tile_sum = weights"),
+    ),
+    "rows of x by their number": (
+        ("p02", "plain"),
+        ("row_ids[:, None] * stride_xm + col_ids", "row_ids[:, None] * rows + col_ids"),
+        ("ROWS-NEVER-READ", 5, "x_ptrs = x_ptr + row_ids"),
+    ),
+    "strides of k passed for v": (
+        ("p03", "layouts"),
+        ("k.stride()[:3], v.stride()[:3]", "k.stride()[:3], k.stride()[:3]"),
+        ("WRONG-STRIDE", 2, "q, k, v, out, lse, q.stride()"),
+    ),
+    "the maximum that a step made safe is not": (
+        ("p06", "window"),
+        ('new_max == float("-inf"), 0.0', "new_max == 0.0, 0.0"),
+        ("NAN-FROM-INF-MINUS-INF", 2, "safe_max = tl.where("),
+    ),
+    "the maximum that is not safe is passed": (
+        ("p06", "window"),
+        ("fold_tile(scores, v, running_max, safe_max", "fold_tile(scores, v, running_max, new_max"),
+        ("NAN-FROM-INF-MINUS-INF", 1, "running_sum, acc = fold_tile("),
+    ),
+    "full tiles begin at the first": (
+        ("p06", "window", "unaligned_window"),
+        ("tl.cdiv(tl.maximum(end_key - window_size, 0), BLOCK_N) * BLOCK_N", "first_key"),
+        ("KEYS-BEFORE-THE-WINDOW", 3, "full_start ="),
+    ),
+    "the diagonal is never masked": (
+        ("p06", "plain"),
+        ("if (key_start < full_start) | (key_start >= full_end):", "if key_start < full_start:"),
+        ("KEYS-AFTER-THE-QUERY", 1, "if key_start < full_start:"),
+    ),
+    "sinks and other keys exchanged": (
+        ("p07", "window", "sinks", "overlap"),
+        (
+            "num_sink_tokens, seqlen, keys + window",
+            "num_sink_tokens, keys + window_size, seqlen)  #",
+        ),
+        ("OTHER-PAIRS", 1, "visible = (keys"),
+    ),
+    "each chunk begins one query late": (
+        ("p09", "chunks"),
+        (
+            "begin = window_size + chunk * chunk_size",
+            "begin = window_size + chunk * chunk_size + 1",
+        ),
+        ("KEYS-NEVER-VISITED", None, "begin = window_size + chunk"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", drawn(SLIPS, 4))
+def test_a_slip_has_one_name_its_step_and_its_line(name: str) -> None:
+    (problem, *checks), (old, new), (id, step, begins) = SLIPS[name]
+    assert model_answer(problem).count(old) == 1
+    text = model_answer(problem).replace(old, new)
+    judged = judge(text, load_problem(problem), checks=checks)
+    assert judged.named == {id}
+    lines = text.splitlines()
+    for check in (judged.of(one) for one in checks):
+        if check.diagnosis is None:
+            continue
+        assert check.step == step
+        shown = [n for n in (check.message.line, *check.message.fed_by) if n]
+        assert any(lines[n - 1].strip().startswith(begins) for n in shown) or not begins
