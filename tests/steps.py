@@ -1,8 +1,9 @@
 """One step at a time: what the judge says of each stub after each of its steps.
 
 `python -m tests.steps [p04 ...]` prints a table per problem: lines of the file and the student's,
-words of the handout, and which checks each step turns green. problem.toml says which
-(`turns_green`) and tests/test_steps.py proves it.
+words of the handout, and for each step its lines, what of Triton its answer needs and the handout
+does not name, and which checks it turns green. problem.toml says which (`turns_green`), and
+tests/test_steps.py and tests/test_handouts.py prove it.
 """
 
 from __future__ import annotations
@@ -88,6 +89,21 @@ def words(problem: Problem) -> int:
     return len(re.findall(r"[A-Za-z][\w'’-]*", re.sub(r"\]\([^)]*\)", "]", text)))
 
 
+def needed(problem: Problem, step: int) -> set[str]:
+    """What of Triton the answer to a step calls, and the precision of its products."""
+    lines = model_answer(problem.id).split("\n")
+    first, last = step_regions("\n".join(lines))[step]
+    code = "\n".join(lines[first : last - 1])
+    return set(re.findall(r'tl\.\w+(?=\()|input_precision="ieee"', code))
+
+
+def named(problem: Problem, step: int) -> set[str]:
+    """What the handout names in its text on a step."""
+    text = handout(problem).partition("\n## Steps\n")[2]
+    body = re.split(r"^##+ ", text, flags=re.MULTILINE)[step]
+    return set(re.findall(r'tl\.\w+|input_precision="ieee"', body))
+
+
 def handout(problem: Problem) -> str:
     """Text of the problem's README.md."""
     return (PROBLEMS / problem.id / "README.md").read_text("utf-8")
@@ -111,10 +127,14 @@ def main(arguments: list[str]) -> None:
             print(
                 f"\n{problem.id}: {total} lines, {code} of code, {own} of the student's;", end=" "
             )
-            print(f"{read} words of handout\n\n| step | turns green |\n|---|---|")
+            print(f"{read} words of handout\n\n| step | lines | not named | turns green |")
+            print("|---|---|---|---|")
             steps = enumerate(zip(problem.steps, newly_green(problem), strict=True), start=1)
             for number, (step, new) in steps:
-                print(f"| {number} {step.title} | {', '.join(new) or '-'} |", flush=True)
+                lacks = needed(problem, number) - named(problem, number)
+                missing, green_now = ", ".join(sorted(lacks)) or "-", ", ".join(new) or "-"
+                row = (f"{number} {step.title}", str(step.lines), missing, green_now)
+                print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":

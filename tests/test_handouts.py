@@ -15,6 +15,7 @@ from grader.commands.cli import parser_of
 from grader.kernel.machine.engine import Engine
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from grader.spec.problem_tables import WORK
+from tests import steps
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.mutants import p06
@@ -100,8 +101,15 @@ def test_sections_are_there_in_order(problem):
 
 @each_problem
 def test_each_step_is_short(problem):
-    steps = re.split(r"^### Step ", sections(problem)["Steps"], flags=re.MULTILINE)[1:]
-    assert all(len(re.findall(r"[A-Za-z][\w'’-]*", step)) <= MOST_WORDS for step in steps)
+    bodies = re.split(r"^### Step ", sections(problem)["Steps"], flags=re.MULTILINE)[1:]
+    assert all(len(re.findall(r"[A-Za-z][\w'’-]*", body)) <= MOST_WORDS for body in bodies)
+
+
+@each_problem
+def test_a_step_names_what_of_triton_its_answer_calls(problem):
+    numbers = range(1, len(problem.steps) + 1)
+    lacks = {n: steps.needed(problem, n) - steps.named(problem, n) for n in numbers}
+    assert not any(lacks.values()), lacks
 
 
 def beside(problem, name):

@@ -24,6 +24,7 @@ from tests.releases import STUB, tree
 
 ALL = problem_ids()
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+CALL = re.compile(r"\w\[\w+\]\([^)]*\)")  # `kernel[grid](...)` is no link
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PY = f"PY={sys.executable}"
 whole, stage, answered = releases.whole, releases.stage, releases.answered
@@ -152,7 +153,7 @@ def anchors(text):
 def test_every_link_leads_somewhere(request, which):
     folder, checked = request.getfixturevalue(which), 0
     for page in folder.rglob("*.md"):
-        for target in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        for target in LINK.findall(CALL.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))):
             path, _, anchor = target.partition("#")
             if ":" in target:
                 continue
@@ -237,6 +238,9 @@ def test_links_to_what_is_not_there_are_words():
     text = "[a](../problems/p04/README.md) [b](c.md#d) ![e](f.svg)[g](#h)\n```\n[i](j.md)\n```\n"
     shown = pages.with_links(text, "docs/x.md", {"docs/y.md"})
     assert shown == "a (comes later) b [g](#h)\n```\n[i](j.md)\n```\n"
+    code = "`add[grid](...)` and\n`kernel[grid](x, y)`, see [`c`]({})\n"
+    assert pages.with_links(code.format("y.md"), "docs/x.md", {"docs/y.md"}) == code.format("y.md")
+    assert pages.with_links(code.format("c.md"), "docs/x.md", set()).endswith("see `c`\n")
 
 
 # -- it works -------------------------------------------------------------------------------------

@@ -74,6 +74,29 @@ def test_a_check_of_no_numbers_says_what_is_wrong(problem_id, step, check, old, 
     assert {c.verdict for c in judged.checks if c.id in checks - {check}} <= {Verdict.PASS}
 
 
+# The step that is named for a check that fails after a step, and whose lines feed it.
+EMPTY = (
+    ("p02", 2, "x_strides", 5),
+    ("p02", 1, "x_strides", 5),  # its cause is that of `plain`, which step 2 turns green
+    ("p03", 1, "lse", 2),  # nothing is returned before step 2, whatever step 4 is to do
+)
+
+
+@pytest.mark.parametrize(("problem_id", "step", "check", "named"), EMPTY)
+def test_a_check_fails_for_want_of_the_step_that_is_empty(problem_id, step, check, named):
+    problem = load_problem(problem_id)
+    judged = judge(steps.after(problem, step), problem, checks={check})
+    assert judged.of(check).step == judged.of(check).message.step == named
+    assert judged.of(check).message.fed_by == ()
+
+
+def test_a_step_that_is_done_wrong_is_named_beside_one_that_is_empty():
+    problem = load_problem("p02")
+    source = steps.after(problem, 5).replace("row_ids < rows", "row_ids <= rows")
+    judged = judge(source, problem, checks={"ragged_rows", "products"})
+    assert judged.of("ragged_rows").step != 6 == judged.of("products").step
+
+
 def test_products_that_pytorch_does_not_count_cost_nothing():
     source = model_answer("p01").replace(
         "from given.products import tile_matmul",

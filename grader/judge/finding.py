@@ -16,6 +16,7 @@ from grader.checks.correctness import Difference, ranges
 from grader.isolate.evidence import CallEvidence
 from grader.judge.case import CheckCase
 from grader.judge.looks import Seen
+from grader.judge.next_step import awaited
 from grader.source.feeding import Spot
 from grader.source.submission import Source
 from grader.spec.cases import Case
@@ -71,6 +72,7 @@ class CaseFindings:
         at, source = self.at, self.source
         line = line if line <= source.num_lines else 0
         spot = spot if line and spot is not None else Spot(line, located=True)
+        empty = awaited(at.problem, source, at.check.id, verdict)
         if wrong:
             shows = ("first", "worst", "extent", "errors")
             details = {name: getattr(wrong[0], name) for name in shows} | details
@@ -79,8 +81,8 @@ class CaseFindings:
             test=at.check.test_name,
             file=at.problem.file,
             line=line or None,
-            fed_by=source.fed_by(spot),
-            step=self._step(spot, looping=looping),
+            fed_by=() if empty else source.fed_by(spot),
+            step=empty or self._step(spot, looping=looping),
             input=str(at.case),
             output=output or None,
             repeat=f"make grade P={at.problem.id} SEED={self.seed}",

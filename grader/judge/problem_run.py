@@ -39,6 +39,7 @@ from grader.judge.case import CheckCase
 from grader.judge.compile_run import CompileRun
 from grader.judge.finding import CaseFindings
 from grader.judge.looks import Looks, Seen
+from grader.judge.next_step import with_awaited
 from grader.judge.roundings import hidden_rounding
 from grader.judge.sessions import Sessions
 from grader.judge.smallest import smaller_case
@@ -128,7 +129,8 @@ class ProblemRun:
         """Return the causes of what came out wrong, see `Casebook.settle`."""
         named = self._casebook.settle(self.source)
         of_bridge = self._of_bridge.settle(self.source) if self._of_bridge else []
-        return [*named_alike(of_bridge, named, self.source), *named]
+        found = [*named_alike(of_bridge, named, self.source), *named]
+        return [with_awaited(cause, self.problem, self.source) for cause in found]
 
     def _casebook_of(self, at: CheckCase) -> Casebook:
         return self._of_bridge if at.check.bridge and self._of_bridge else self._casebook
@@ -378,10 +380,8 @@ def _is_of_tf32(called: Called, wrong: list[Difference]) -> bool:
 def _result(called: Called) -> Result:
     got, evidence, truth = called.evidence.outputs, called.evidence, called.expected.truth
     wrong = tuple(difference.name for difference in called.differences)
-    close = True
-    for name in wrong:
-        error = (got[name].double() - truth[name]).norm()
-        close &= bool(error <= _ROUNDED * truth[name].norm())
+    errors = {name: (got[name].double() - truth[name]).norm() for name in wrong}
+    close = all(error <= _ROUNDED * truth[name].norm() for name, error in errors.items())
     nan = {name: got[name].isnan() for name in wrong}
     before = {name: evidence.unwritten[name] | evidence.left_over[name] for name in wrong}
     computed = any(bool((nan[name] & ~before[name]).any()) for name in wrong)

@@ -150,10 +150,12 @@ class CauseFound(Record):
     fed_by: tuple[int, ...] = ()
 
     def located(self, message: Message) -> Message:
-        """Return `message` with the line of this cause, where that is known.
+        """Return `message` with the line of this cause, or its step where no line is known.
 
         A line of no known step, at which something was seen, is none of a mistake in this one.
         """
+        if self.line is None and message.line is None and self.step is not None:
+            return message.model_copy(update={"step": self.step})
         if self.line is None and (self.step is None or message.step is not None):
             return message
         where = {"line": self.line, "fed_by": self.fed_by, "step": self.step}

@@ -32,6 +32,8 @@ _WITH = re.compile(
 _LEFT_OVER = re.compile(r"<!-- (?:end of )?(?:course|p\d\d) -->|<!-- (?:students:|with p)")
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+# Code between backquotes comes first: `kernel[grid](...)` is no link.
+_CODE_OR_LINK = re.compile(r"(?P<code>(?<!`)`(?:[^`\n]|\n(?!\n))+`)|" + _LINK.pattern)
 _COURSE_LINES = re.compile(r"^# course\n.*?^# end of course\n", re.MULTILINE | re.DOTALL)
 _MAKE_STUDENTS = re.compile(r"^#students: ?(.*\n)", re.MULTILINE)
 _PHONY = re.compile(r"^\.PHONY: (.*)$", re.MULTILINE)
@@ -87,7 +89,9 @@ def with_links(text: str, path: str, present: Collection[str]) -> str:
     folders = {parent for name in present for parent in _parents(name)}
 
     def linked(found: re.Match[str]) -> str:
-        mark, words, target = found.groups()
+        if found["code"]:
+            return found[0]
+        mark, words, target = found.groups()[1:]
         if ":" in target or target.startswith("#"):
             return found[0]
         place = _place(path, target)
@@ -97,7 +101,7 @@ def with_links(text: str, path: str, present: Collection[str]) -> str:
             return ""
         return f"{words} (comes later)" if _PROBLEM.match(place + "/") else words
 
-    return _outside_of_code(text, lambda prose: _LINK.sub(linked, prose))
+    return _outside_of_code(text, lambda prose: _CODE_OR_LINK.sub(linked, prose))
 
 
 def with_commands(text: str, problems: Sequence[str]) -> str:
