@@ -322,7 +322,7 @@ def test_the_commands_are_those_of_the_problem_that_was_asked_for():
     assert commands("CAUSAL-IGNORED", problems=("p02",))[-1] == "pNN"  # not there
     assert commands("P02-CAUSAL-IGNORED")[-1] == "pNN"
     assert commands("P04-TIMEOUT") == ["p04"] and commands("TIMEOUT") == ["pNN"]
-    told = "pNN stands for the problem; with P=p04 the commands name it."
+    told = "pNN stands for the problem; with P=p01 the commands name it."
     assert told in render(look_up("TIMEOUT")).replace("`", "")
     assert "pNN" not in render(look_up("P04-TIMEOUT")) + render(look_up("WEIGHTS-IGNORED"))
     assert commands("P04-RAGGED") == ["p04", "p04"]

@@ -126,7 +126,8 @@ def test_a_known_cause_is_shown_before_a_case_without_one(problem):
 
 def test_the_step_is_that_of_the_line_else_of_the_cause_else_none(problem):
     def step(line_step, *causes):
-        wrong = finding(Verdict.FAIL, step=line_step, wrong=("dq",))
+        line = None if line_step is None else 7
+        wrong = finding(Verdict.FAIL, line=line, step=line_step, wrong=("dq",))
         return results(problem, {("plain", 0): wrong}, causes)["plain"].step
 
     shifted = cause("SHIFTED", 2, ("plain", 0))

@@ -354,7 +354,7 @@ def test_where_a_container_has_less_than_a_core_it_takes_longer(
 ):
     started, most, waits = [], [], []
 
-    def compile_one_chip(source, problem, calls, capability, seconds, kernels, begins):
+    def compile_one_chip(source, problem, calls, capability, seconds, *_):
         started.append(capability)
         most.append(len(started))
         waits.append(seconds)

@@ -123,6 +123,7 @@ def test_the_judge_may_be_the_first_process_of_a_container(tmp_path):
         capture_output=True,
         text=True,
         timeout=120,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert done.stdout == "process 1\n", done.stderr
 

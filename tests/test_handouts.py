@@ -360,7 +360,7 @@ def test_make_targets_and_grader_commands_exist():
 # What a course or a grading makes, and this repository has not.
 OF_A_COURSE = {
     ".cache/history.jsonl", "cases/p02-1", "case.json",
-    "slurm.toml", "kubernetes.py", "course.toml", "DIR/.github/workflows", "reports/ID.html",
+    "slurm.toml", "kubernetes.toml", "regrade.md", "actions/checkout", "course.toml", "DIR/.github/workflows", "reports/ID.html",
     "reports/ID.txt", "judge/.venv/bin/grader", "autograder.py", "results.json",
 }  # fmt: skip
 

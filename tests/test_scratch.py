@@ -42,15 +42,24 @@ def test_only_folders_of_dead_processes_are_swept(tmp_path):
     started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
     mine = f"grader-{os.getpid()}-{started}-abc"
     reused = f"grader-{os.getpid()}-1-abc"  # another process had this number
+    elsewhere = f"grader-{os.getpid()}-1-7_abc"  # of a container that shares the folder
     precious = tmp_path / "precious"
-    for name in (mine, reused, "precious", "grader-mine", "grader-1-2-3-4", "grader-x-1-abc"):
+    for name in (
+        mine,
+        reused,
+        elsewhere,
+        "precious",
+        "grader-mine",
+        "grader-1-2-3-4",
+        "grader-x-1-abc",
+    ):
         (tmp_path / name).mkdir()
     (precious / "file").touch()
     (tmp_path / "grader-4194303-1-abc").symlink_to(precious)
     (tmp_path / "grader-4194303-1-abd").touch()
     run_python("", tmp_path)
     left = set(os.listdir(tmp_path))
-    assert {mine, "precious", "grader-mine", "grader-1-2-3-4", "grader-x-1-abc"} <= left
+    assert {mine, elsewhere, "precious", "grader-mine", "grader-1-2-3-4", "grader-x-1-abc"} <= left
     assert reused not in left
     assert (precious / "file").exists()
 

@@ -12,13 +12,13 @@ import stat
 import tempfile
 from pathlib import Path
 
-_NAME = re.compile(r"grader-(\d{1,10})-(\d{1,20})-\w+")
+_NAME = re.compile(r"grader-(\d{1,10})-(\d{1,20})-(?:(\d+)_)?\w+")
 
 
 @functools.cache
 def _folder_of(pid: int) -> Path:
     sweep()
-    path = Path(tempfile.mkdtemp(prefix=f"grader-{pid}-{_start_time(pid)}-"))
+    path = Path(tempfile.mkdtemp(prefix=f"grader-{pid}-{_start_time(pid)}-{_namespace()}_"))
 
     def remove() -> None:
         if os.getpid() == pid:  # not in a forked child
@@ -95,14 +95,26 @@ def _remove_files(folder: int) -> list[str]:
 
 
 def sweep() -> None:
-    """Remove the folders of this user's processes that were killed before they could do it."""
+    """Remove the folders of this user's processes that were killed before they could do it.
+
+    Those of another namespace of processes, a container's, are left: their numbers mean nothing
+    here.
+    """
     with contextlib.suppress(OSError):
         for path in Path(tempfile.gettempdir()).glob("grader-*-*-*"):
             name = _NAME.fullmatch(path.name)
             with contextlib.suppress(OSError):
                 ours = path.lstat().st_uid == os.getuid() and path.is_dir()
-                if ours and name and _start_time(int(name[1])) != int(name[2]):
+                ours = ours and name is not None and name[3] in (None, _namespace())
+                if ours and _start_time(int(name[1])) != int(name[2]):
                     remove_tree(path)
+
+
+def _namespace() -> str:
+    """Return the number of this namespace of processes, "0" where there are none."""
+    with contextlib.suppress(OSError):
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    return "0"
 
 
 def _start_time(pid: int) -> int:

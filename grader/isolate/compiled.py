@@ -180,8 +180,7 @@ def _compile(
                 if isinstance(result, Ended):
                     break
             output = sandbox.output()
-        lines = os.pread(report, _MAX_REPORT_BYTES, 0).split(b"\n")[:-1]
-        kernels, predictions = _kernels(lines, capability), _predictions(lines)
+        kernels, predictions = _read(report, capability), _predictions(_lines(report))
     finally:
         os.close(report)
     launches = sum(r.launches for r in results if isinstance(r, Reply))
@@ -196,6 +195,10 @@ def not_compiled(capability: int, why: str, line: int = 0) -> Compilation:
     return Compilation(capability=capability, kernel=kernel)
 
 
+def _lines(report: int) -> list[bytes]:
+    return os.pread(report, _MAX_REPORT_BYTES, 0).split(b"\n")[:-1]
+
+
 def _predictions(lines: Sequence[bytes]) -> tuple[Prediction, ...]:
     """Return the lines of a report that are predictions."""
     found = []
@@ -206,10 +209,10 @@ def _predictions(lines: Sequence[bytes]) -> tuple[Prediction, ...]:
     return tuple(found)
 
 
-def _kernels(lines: Sequence[bytes], capability: int) -> tuple[Compilation, ...]:
+def _read(report: int, capability: int) -> tuple[Compilation, ...]:
     """Return the lines of a report that are what they should be, without those that repeat."""
     kernels: dict[KernelReport, None] = {}
-    for line in lines:
+    for line in _lines(report):
         if len(line) > _MAX_LINE_BYTES or len(kernels) == MAX_KERNELS:
             continue
         try:

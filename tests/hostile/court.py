@@ -202,7 +202,7 @@ def _faults_of_run(run: Run, code: int | None, out: str, err: str) -> list[str]:
         faults.append(f"a traceback on standard error: {err[-1500:]}")
     if found := _CONTROL.search(out + err):
         faults.append(f"the report has the character {found[0]!r}")
-    points = f"{run.record.totals.earned:g} / {run.record.totals.available:g}"
+    points = f"{run.record.totals.earned:g} of {run.record.totals.available:g}"
     if points not in out:
         faults.append(f"the report does not say {points}")
     for problem_id in run.honest:
