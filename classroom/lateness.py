@@ -112,7 +112,7 @@ def lateness(
     if deadline is None:
         return Lateness()
     if submitted_at is None:
-        return Lateness(reason="the time of submission is not known: taken as in time")
+        return Lateness(reason="the time of submission is not known: it counts as in time")
     moments = map(datetime.datetime.fromisoformat, (submitted_at, deadline))
     days = max(0, math.ceil((next(moments) - next(moments)).total_seconds() / _DAY_S))
     if policy.last_day is not None and days > policy.last_day:

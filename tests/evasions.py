@@ -1,6 +1,7 @@
 """Ways around the rules of the source policy: the rule that refuses each, and its lines.
 
-What the text does not show is stopped when it runs.
+What the text does not show is stopped when it runs. One list of more than 400 lines: an entry is a
+line, and is found by its rule.
 """
 
 EVASIONS = [
@@ -180,7 +181,7 @@ EVASIONS = [
     ("shortcut", "torch.autograd.grad"),
     ("shortcut", "lambda q: q.backward()"),
     ("shortcut", "lambda q: q.grad_fn(q)"),
-    # Attacks of version 0.25, none of which worked.
+    # Tried against version 0.25: the policy refuses each.
     ("import", "torch.library.define('a::b', '() -> ()')"),
     ("import", "torch.autograd.graph.register_multi_grad_hook"),
     ("import", "torch.autograd.graph.saved_tensors_hooks(f, f)"),

@@ -11,7 +11,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import importlib.util
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -180,7 +179,7 @@ def _compile(
                 if isinstance(result, Ended):
                     break
             output = sandbox.output()
-        kernels, predictions = _read(report, capability), _predictions(_lines(report))
+        kernels, predictions = _read(report, capability), _predictions(report)
     finally:
         os.close(report)
     launches = sum(r.launches for r in results if isinstance(r, Reply))
@@ -199,13 +198,13 @@ def _lines(report: int) -> list[bytes]:
     return os.pread(report, _MAX_REPORT_BYTES, 0).split(b"\n")[:-1]
 
 
-def _predictions(lines: Sequence[bytes]) -> tuple[Prediction, ...]:
+def _predictions(report: int) -> tuple[Prediction, ...]:
     """Return the lines of a report that are predictions."""
-    found = []
-    for line in lines[: MAX_KERNELS + MAX_LAUNCHES]:
-        if len(line) <= _MAX_LINE_BYTES and line.startswith(b'{"prediction":'):
-            with contextlib.suppress(ValidationError, ValueError, KeyError, TypeError):
-                found.append(Prediction.model_validate(json.loads(line)["prediction"]))
+    found: list[Prediction] = []
+    for line in _lines(report):
+        if len(line) <= _MAX_LINE_BYTES and len(found) <= MAX_LAUNCHES:
+            with contextlib.suppress(ValidationError):
+                found.append(Prediction.model_validate_json(line))
     return tuple(found)
 
 

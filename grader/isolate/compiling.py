@@ -31,10 +31,10 @@ class CompileWorker(serving.Worker):
         self._report: int | None = None
         self._text = b""  # not written yet: kernels that the import launches
         chip = EVERY_CHIP[settings["capability"]]
-        self._recorder = Recorder(self.path, chip, self._write)
+        predicts = settings.get("predicts")
+        self._predictor = Predictor(self.path, chip.capability) if predicts else None
+        self._recorder = Recorder(self.path, chip, self._write, self._predictor)
         self.launches = self._recorder  # its count goes out with every reply
-        if settings.get("predicts"):
-            self._recorder.predictor = Predictor(self.path, chip.capability)
 
     def _warm_up(self) -> None:
         """Nothing here is measured."""
@@ -53,8 +53,8 @@ class CompileWorker(serving.Worker):
         self._report = fds[0]
         self._flush()
         error = self._recorder.watch(lambda: self.evaluate(tensors, request))
-        for record in self._recorder.predictor.records() if self._recorder.predictor else ():
-            self._write({"prediction": record})
+        for record in self._predictor.records() if self._predictor else ():
+            self._write(record)
         if error is not None:
             raise error
         return protocol.Reply(request["nonce"], protocol.Status.OK)

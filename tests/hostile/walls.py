@@ -89,7 +89,7 @@ def _opens(name: str, family: int, kind: int) -> Trick:
     return Trick(name, f"socket.socket({family}, {kind}).close()\n{_RIGHT}")
 
 
-# What the kernel refuses: all of these were open up to version 0.24.
+# What the kernel refuses, since version 0.25.
 REFUSED = (
     _asks("leaves a key in its session's keyring", 250, "0, -3, 1, 0, 0"),
     _asks("makes a ring of requests to the kernel", 425, "4, 0"),

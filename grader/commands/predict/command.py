@@ -87,7 +87,8 @@ def render(one: Predicted, *, width: int = 80, color: bool = False) -> str:
 def _lines(one: Predicted, width: int) -> Iterator[tuple[str, str]]:
     problem = one.problem
     if one.case is None:
-        yield from ((row, "") for row in wrap(f"{problem.id}: {clean(one.reason)}", width))
+        reason = clean(one.reason).removeprefix(f"{problem.id} ")
+        yield from ((row, "") for row in wrap(f"{problem.id}: {reason}", width))
         return
     head = f"{problem.id} predicted, {one.case}: nothing was timed, and it never counts"
     yield from ((row, "bold") for row in wrap(head, width))

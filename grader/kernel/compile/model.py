@@ -2,9 +2,9 @@
 
 Each program lasts as long as the units of its multiprocessor need for it and for those beside it,
 or as its own chain of instructions takes, whichever is longer, smoothly. Programs are handed out in
-order to multiprocessors as these become free. Memory has its own time. The constants were fitted;
-docs/records/predicted-h100-2026-11-27.json has kernels, times and errors, docs/predict.md says how
-good it is.
+order to multiprocessors as these become free. Memory has its own time. `python -m
+benchmarks.predicting` fits the constants; docs/records/predicted-h100-2026-11-27.json has kernels,
+times and errors, and docs/predict.md says how good it is.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from grader.kernel.compile.chips import EVERY_CHIP, Chip, resident_programs
 from grader.kernel.compile.listing import Mix
 from grader.kernel.compile.work import Work
 from grader.kernel.machine.ttir import NotMeasured
+from grader.spec.roofline import DOTS
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
     """A GPU whose times are predicted: its chip, clock and memory, from NVIDIA's data sheets.
 
-    `macs` are products of 16-bit dots per clock in each of the four parts of a multiprocessor, and
     `fused` says that multiplications and additions in fp32 have units of their own, beside others.
     """
 
@@ -34,14 +34,18 @@ class Gpu:
     chip: Chip
     clock_hz: float
     bytes_per_s: float
-    macs: float
     fused: bool
+
+    @property
+    def macs(self) -> float:
+        """Products of 16-bit dots per clock in each of the four parts of a multiprocessor."""
+        return DOTS[self.chip.compute_capability] / 2 / 4
 
 
 GPUS = (
-    Gpu("A100", EVERY_CHIP[80], 1.41e9, 2.039e12, 256.0, fused=False),
-    Gpu("H100", EVERY_CHIP[90], 1.755e9, 3.35e12, 512.0, fused=True),
-    Gpu("H200", EVERY_CHIP[90], 1.755e9, 4.8e12, 512.0, fused=True),
+    Gpu("A100", EVERY_CHIP[80], 1.41e9, 2.039e12, fused=False),
+    Gpu("H100", EVERY_CHIP[90], 1.755e9, 3.35e12, fused=True),
+    Gpu("H200", EVERY_CHIP[90], 1.755e9, 4.8e12, fused=True),
 )
 
 

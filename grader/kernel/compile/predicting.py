@@ -15,7 +15,7 @@ from grader.kernel.compile.model import (
     expect_known,
     predict,
 )
-from grader.kernel.compile.work import work
+from grader.kernel.compile.work import Work, work
 from grader.kernel.machine import capture
 from grader.kernel.machine.visits import visited
 
@@ -39,6 +39,7 @@ class Predictor:
         self._gpus = [gpu for gpu in GPUS if gpu.chip.capability == capability]
         self._kernels: dict[capture.Kernel, _Known] = {}
         self._records: dict[tuple, dict[str, Any]] = {}
+        self._more = 0  # launches that are not looked at
 
     def add(self, kernel: capture.Kernel, cubin: bytes, figures: dict[str, Any]) -> None:
         """Note a kernel that was compiled; `figures` are those of a KernelReport."""
@@ -57,29 +58,45 @@ class Predictor:
             x, y, z = launch.grid
             record = {"kernel": launch.kernel.fn.__name__, "line": line, "launches": 1}
             self._records[key] = record | {"programs": x * y * z} | self._predicted(launch)
+        else:
+            self._more += 1
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Give a record of each launch that differs from the others, and forget them."""
         yield from self._records.values()
+        if self._more:
+            why = f"more than {MAX_LAUNCHES} launches differ"
+            yield {"kernel": "others", "line": 0, "launches": self._more, "programs": 0,
+                   "unknown": why}  # fmt: skip
         self._records.clear()
+        self._more = 0
+
+    def known(self, launch: capture.Launch) -> tuple[Work, Launched]:
+        """Return what the model is given of a launch.
+
+        Raises:
+            NotMeasured: it does not cover this one, or its rounds are not known.
+        """
+        kernel = self._kernels.get(launch.kernel)
+        if kernel is None or kernel.code is None:
+            raise CannotTell("its machine code could not be read")
+        visits = visited(launch.kernel.text, launch.grid, launch.arguments)
+        figures = kernel.figures
+        done = work(kernel.code, visits, figures["num_warps"])
+        tensors = [value for _, value in launch.arguments if hasattr(value, "element_size")]
+        launched = Launched(
+            figures["num_warps"],
+            figures.get("registers", 0),
+            figures["shared_bytes"],
+            figures.get("stack_bytes", 0),
+            sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        )
+        expect_known(done, launched)
+        return done, launched
 
     def _predicted(self, launch: capture.Launch) -> dict[str, Any]:
         try:
-            known = self._kernels.get(launch.kernel)
-            if known is None or known.code is None:
-                raise CannotTell("its machine code could not be read")
-            visits = visited(launch.kernel.text, launch.grid, launch.arguments)
-            figures = known.figures
-            done = work(known.code, visits, figures["num_warps"])
-            tensors = [value for _, value in launch.arguments if hasattr(value, "element_size")]
-            launched = Launched(
-                figures["num_warps"],
-                figures.get("registers", 0),
-                figures["shared_bytes"],
-                figures.get("stack_bytes", 0),
-                sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-            )
-            expect_known(done, launched)
+            done, launched = self.known(launch)
         except Exception as error:  # of whatever kind: nothing depends on a prediction
             return {"unknown": " ".join(str(error).split())[:300] or type(error).__name__}
         times = [

@@ -58,9 +58,18 @@ class _Compiled:
 
 
 class Recorder:
-    """Writes one record for each kernel that is launched; `count` is the number of launches."""
+    """Writes one record for each kernel that is launched; `count` is the number of launches.
 
-    def __init__(self, path: str, chip: Chip, write: Callable[[dict[str, Any]], None]) -> None:
+    A `predictor` is told of kernels and launches as well.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        chip: Chip,
+        write: Callable[[dict[str, Any]], None],
+        predictor: Predictor | None = None,
+    ) -> None:
         self.count = 0
         self.lines: set[int] = set()  # what is compiled is written down instead
         self._path = path
@@ -72,7 +81,7 @@ class Recorder:
         self._tuned = False  # a configuration was found, and not launched yet
         self._left_out: set[tuple] = set()
         self._refused: _Compiled | None = None  # the last
-        self.predictor: Predictor | None = None
+        self._predictor = predictor
 
     def install(self) -> None:
         """Put a GPU where there is none, and take Triton's compilations and launches."""
@@ -123,7 +132,7 @@ class Recorder:
         compile = functools.partial(stages.figures_of, source, target, options, *places)
         text, cubins, by_blocks = "", [], False
         try:
-            if self.predictor is not None:
+            if self._predictor is not None:
                 compile = functools.partial(compile, made_of=cubins.append)
                 text, by_blocks = capture.front_end(source, target, options)
             figures = compile()
@@ -144,8 +153,8 @@ class Recorder:
         signature = source.signature
         kernel = capture.Kernel(source.fn, source.name, text, signature, by_blocks, usage=usage)
         self._compiled[kernel] = made
-        if self.predictor is not None and cubins:
-            self.predictor.add(kernel, cubins[0], made.record)
+        if self._predictor is not None and cubins:
+            self._predictor.add(kernel, cubins[0], made.record)
         return kernel
 
     def _diagnostic(self, repeat: Callable[[], Any]) -> dict[str, Any]:
@@ -190,8 +199,8 @@ class Recorder:
                 self._write(made.record)
                 made.is_written = True
             error = self._bad_launch(launch, made.scratch)
-            if self.predictor is not None and error is None:
-                self.predictor.launched(launch, made.record["line"])
+            if self._predictor is not None and error is None:
+                self._predictor.launched(launch, made.record["line"])
             place = getattr(error, "__traceback__", None)
             record = _named(made.fn, self._path)
             made = dataclasses.replace(made, record=record, error=error, traceback=place)

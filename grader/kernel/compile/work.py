@@ -64,8 +64,9 @@ def work(code: Listing, visits: Visited, num_warps: int) -> Work:
         runs[number] = counts[region.number] / factor
     mixes, by_line = [Mix() for _ in range(counts.shape[1])], collections.defaultdict(Mix)
     for number, block in enumerate(code.blocks):
+        whole = block.mix
         for kind, mix in enumerate(mixes):
-            mix += block.mix * float(runs[number, kind])
+            mix += whole * float(runs[number, kind])
         total = float((runs[number] * sizes).sum())
         for line, mix in block.mixes.items():
             by_line[line] += mix * total

@@ -9,7 +9,7 @@ from grader.kernel.machine.ttir import Module, Operation, operations
 
 _MAKING_OFFSETS = {name for name in elementwise.NAMES if name.startswith("arith.")}
 _MAKING_OFFSETS |= {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape"}
-_STORES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
+STORES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 _FROM_ANYWHERE = ("tt.load", "tt.int_to_ptr")
 
 
@@ -72,7 +72,7 @@ def stored_to(module: Module) -> frozenset[int]:
             if number or name != module.entry:
                 made.update((value, [handed]) for value in pointers(block.arguments))
         for op in operations(blocks):
-            if op.name in _STORES:
+            if op.name in STORES:
                 wanted.append(op.operands[0])
             inner = [block for region in op.regions for block in region]
             is_plain = not inner and op.name != "tt.call"

@@ -25,7 +25,6 @@ from grader.kernel.machine.ttir import Block, Module, NotMeasured, Operation, Pl
 _VISIT = "visit"
 _LIMITS = Limits(steps=4_000_000, seconds=10.0, elements=1 << 24, value_bytes=1 << 33)
 _COMBINING = ("tt.reduce", "tt.scan", "tt.map_elementwise")
-_WRITES = ("tt.atomic_rmw", "tt.atomic_cas")
 
 
 class DependsOnData(NotMeasured):
@@ -109,9 +108,11 @@ class _Slice:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._regions: list[Region] = []
+        blocks = (block for those in module.functions.values() for block in those)
+        self._arguments = {block.label: block.arguments for block in blocks}  # of what is jumped to
         self._needed = self._what_control_needs()
         functions = {
-            name: [self._block(block, Region(0, None, loop=False)) for block in blocks]
+            name: [self._block(block, None) for block in blocks]
             for name, blocks in module.functions.items()
         }
         small = type_of("i64")
@@ -124,17 +125,12 @@ class _Slice:
         made: dict[int, list[int]] = {}
         wanted: list[int] = []
         makers: dict[int, Operation] = {}
-        labels = {
-            block.label: block.arguments
-            for blocks in self._module.functions.values()
-            for block in blocks
-        }
         for op in self._module.operations:
             makers.update(dict.fromkeys(op.results, op))
             if not op.regions or op.name in _COMBINING:
                 for result in op.results:
                     made.setdefault(result, []).extend(op.operands)
-            for value, other in _handed(op, labels):
+            for value, other in _handed(op, self._arguments):
                 made.setdefault(value, []).append(other)
             wanted += _decides(op)
         needed = flow.reached(wanted, made)
@@ -146,32 +142,27 @@ class _Slice:
 
     def _is_data(self, op: Operation) -> bool:
         loads = op.name == "tt.load" and self._module.type(op.results[0]).is_float
-        return loads or op.name in (*_WRITES, "tt.dot", "tt.call")
+        return loads or op.name in (*flow.STORES, "tt.dot", "tt.call")
 
-    def _region(self, block: Block, parent: Region, *, loop: bool) -> Block:
-        return self._block(block, Region(0, parent, loop))
-
-    def _block(self, block: Block, region: Region) -> Block:
-        region.number = len(self._regions)
+    def _block(self, block: Block, parent: Region | None, *, loop: bool = False) -> Block:
+        region = Region(len(self._regions), parent, loop)
         self._regions.append(region)
         visit = Operation(_VISIT, (), (), Place(), text=str(region.number))
         found = [visit]
         for op in block.operations:
             _note(op, region, self._module)
             found += self._operation(op, region)
-        is_entry = region.parent is None
-        arguments = block.arguments if is_entry else self._kept(block.arguments)
-        return Block(block.label, list(arguments), found)
-
-    def _kept(self, values: Sequence[int]) -> tuple[int, ...]:
-        return tuple(value for value in values if value in self._needed)
+        # A launch gives the kernel all of its arguments.
+        is_entry = block is self._module.functions[self._module.entry][0]
+        given = (v for v in block.arguments if is_entry or v in self._needed)
+        return Block(block.label, list(given), found)
 
     def _operation(self, op: Operation, region: Region) -> Iterator[Operation]:
         if op.name == "scf.for":
             (body,) = op.regions[0]
             carried = [value in self._needed for value in body.arguments[1:]]
             index = body.arguments[0]
-            inner = self._region(body, region, loop=True)
+            inner = self._block(body, region, loop=True)
             inner.arguments = [index, *_where(carried, body.arguments[1:])]
             _end(inner, body, carried)
             operands = (*op.operands[:3], *_where(carried, op.operands[3:]))
@@ -183,7 +174,7 @@ class _Slice:
             given = [value in self._needed for value in op.results]
             sides = []
             for (side,) in op.regions:
-                inner = self._region(side, region, loop=False)
+                inner = self._block(side, region)
                 _end(inner, side, given)
                 sides.append([inner])
             results = tuple(_where(given, op.results))
@@ -192,10 +183,10 @@ class _Slice:
             (before,), (body,) = op.regions
             first = [value in self._needed for value in before.arguments]
             second = [value in self._needed for value in body.arguments]
-            asked = self._region(before, region, loop=True)
+            asked = self._block(before, region, loop=True)
             asked.arguments = _where(first, before.arguments)
             _end(asked, before, [True, *second])
-            inner = self._region(body, region, loop=True)
+            inner = self._block(body, region, loop=True)
             inner.arguments = _where(second, body.arguments)
             _end(inner, body, first)
             operands = tuple(_where(first, op.operands))
@@ -204,17 +195,11 @@ class _Slice:
                 op, operands=operands, results=results, regions=([asked], [inner])
             )
         elif op.name in ("cf.br", "cf.cond_br"):
-            arguments = {
-                block.label: block.arguments
-                for blocks in self._module.functions.values()
-                for block in blocks
-            }
-            targets = tuple(
-                (label, tuple(v for v, a in zip(handed, arguments[label], strict=True)
-                              if a in self._needed))
-                for label, handed in op.targets
-            )  # fmt: skip
-            yield dataclasses.replace(op, targets=targets)
+            targets = []
+            for label, handed in op.targets:
+                needed = [value in self._needed for value in self._arguments[label]]
+                targets.append((label, tuple(_where(needed, handed))))
+            yield dataclasses.replace(op, targets=tuple(targets))
         elif op.name == "tt.return":
             yield dataclasses.replace(op, operands=())
         elif op.name in ("scf.yield", "scf.condition") or not self._needed.isdisjoint(op.results):
@@ -256,7 +241,7 @@ def _note(op: Operation, region: Region, module: Module) -> None:
     if op.name == "tt.dot":
         depth = module.type(op.operands[0]).shape[-1]
         region.macs += module.type(op.results[0]).numel * depth
-    elif op.name in ("tt.load", "tt.store", "tt.atomic_rmw", *_WRITES):
+    elif op.name in ("tt.load", *flow.STORES):
         pointer = module.type(op.operands[0])
         size = pointer.numel * pointer.width
         if op.name == "tt.load":
