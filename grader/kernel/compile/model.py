@@ -59,17 +59,17 @@ class Constants:
     """
 
     tensor: float = 1.02
-    special: float = 5.68
-    other: float = 1.37
-    issue: float = 0.901
+    special: float = 5.2
+    other: float = 1.4
+    issue: float = 0.904
     shared: float = 0.00848  # a byte
     overlap: float = 1.76
-    instruction: float = 1.12
-    wait: float = 53.2
-    fetch: float = 799.0
-    program: float = 2090.0
-    hiding: float = 3.67
-    memory: float = 0.693
+    instruction: float = 1.11
+    wait: float = 53.5
+    fetch: float = 776.0
+    program: float = 1930.0
+    hiding: float = 3.57
+    memory: float = 0.72
     launch_s: float = 2e-6
 
 
