@@ -9,7 +9,7 @@ import time
 import pytest
 
 from grader.commands import cli
-from grader.isolate import usage
+from grader.isolate import jail, usage, worker
 from grader.spec.grade_record import GradeRecord
 from grader.spec.problem import ROOT
 from tests import needs
@@ -67,3 +67,19 @@ def command_of(pid):
             return file.read().strip()
     except OSError:
         return None
+
+
+def test_a_jail_shows_all_that_its_workers_import():
+    """What is missing there fails at the start of a worker, and in an official run alone."""
+    modules = sorted({module for module, _ in worker._ROLES.values()})
+    script = (
+        f"import importlib, sys\nfor name in {modules}:\n    importlib.import_module(name)\n"
+        "print(*(m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    ours = [path for path in run.stdout.split() if path.startswith(f"{ROOT}/grader/")]
+    shown = [str(ROOT / name) for name in jail._OWN]
+    hidden = [p for p in ours if not any(p == s or p.startswith(f"{s}/") for s in shown)]
+    assert ours and hidden == []

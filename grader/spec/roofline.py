@@ -8,24 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from grader.base.dot_rates import DOTS
 from grader.spec.cases import Case
 from grader.spec.grade_record import Chip, Environment
 from grader.spec.problem import Problem
 
-# Operations (two per multiply-add) of 16-bit dots with fp32 sums, per multiprocessor and clock,
-# dense: NVIDIA's architecture papers (A100, GA102, AD102, H100, Blackwell). 7.5 has tensor cores,
-# but Triton does not use them there: 64 multiply-adds of fp32, of which a fourth is assumed, for
-# their operands come through shared memory.
-DOTS = {
-    (7, 5): 32,
-    (8, 0): 2048,
-    (8, 6): 1024,
-    (8, 9): 1024,
-    (9, 0): 4096,
-    (10, 0): 8192,
-    (10, 3): 8192,
-    (12, 0): 1024,
-}
 _DOTS_UNKNOWN = 512  # the least of any chip with tensor cores that Triton uses
 _GEFORCE = "GeForce"  # sums in fp32 at half the rate, from 8.6 on
 # Operations of 16-bit dots per multiprocessor and clock: NVIDIA's Turing architecture paper. Triton

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 import torch
 
+from grader.base.dot_rates import DOTS
 from grader.kernel.compile.chips import EVERY_CHIP, Chip, resident_programs
 from grader.kernel.compile.listing import Mix
 from grader.kernel.compile.work import Work
 from grader.kernel.machine.ttir import NotMeasured
-from grader.spec.roofline import DOTS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,16 @@
+"""How many 16-bit dots a multiprocessor computes per clock, by compute capability."""
+
+# Operations (two per multiply-add) of 16-bit dots with fp32 sums, per multiprocessor and clock,
+# dense: NVIDIA's architecture papers (A100, GA102, AD102, H100, Blackwell). 7.5 has tensor cores,
+# but Triton does not use them there: 64 multiply-adds of fp32, of which a fourth is assumed, for
+# their operands come through shared memory.
+DOTS = {
+    (7, 5): 32,
+    (8, 0): 2048,
+    (8, 6): 1024,
+    (8, 9): 1024,
+    (9, 0): 4096,
+    (10, 0): 8192,
+    (10, 3): 8192,
+    (12, 0): 1024,
+}
