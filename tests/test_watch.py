@@ -155,7 +155,8 @@ def test_a_day_at_the_keyboard(watch, folder):
     watched.press("h")
     watched.expect("every test passes")
     watched.press("\n")
-    watched.expect("1 cases, 0 not passed")  # q does not wait for the end of a run
+    # q does not wait for the end of a run, though a busy machine may have drawn no more of it.
+    watched.expect("1 cases, 0 not passed|first verdict after")
     mine = usage.descendants(watched.process.pid)
     assert len(mine) > 1
     watched.press("q")
