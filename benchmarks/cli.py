@@ -32,8 +32,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--contenders",
         metavar="IDS",
-        help="only these beside ours: naive_bf16,naive_fp32,sdpa_flash,sdpa_cudnn,flex,"
-        "varlen,mv,compiled_sum,limits,own_no_sinks,own_all_heads",
+        help="only these beside ours: naive_bf16,naive_fp32,sdpa_flash,sdpa_cudnn,flex,flex_tuned,"
+        "flash_attention_4,varlen,mv,compiled_sum,limits,own_no_sinks,own_all_heads",
     )
     p.add_argument("--json", type=Path, metavar="FILE", help="write the record, after every shape")
     p.add_argument("--plot", type=Path, metavar="DIR", help="draw plots, if matplotlib is there")

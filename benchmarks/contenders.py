@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -118,6 +119,12 @@ def _catalogue(
         yield "sdpa_cudnn", "SDPA cuDNN", rivals, lambda: peers.sdpa(shape, "CUDNN_ATTENTION")
     if problem != "p01":
         yield "flex", "FlexAttention", PEER, lambda: peers.flex(shape, device, compiled)
+        if compiled:  # nothing can be tuned in a dry run
+            tuned = functools.partial(peers.flex, tuned=True)
+            yield "flex_tuned", "Flex tuned", PEER, lambda: tuned(shape, device, compiled)
+        if not shape.num_sink_tokens:
+            label = "FlashAttention-4"
+            yield "flash_attention_4", label, PEER, lambda: peers.flash_attention_4(shape)
     if problem in WINDOWED and not shape.num_sink_tokens and not shape.sink_logits:
         yield "varlen", "varlen_attn", PEER, lambda: peers.varlen(shape, device)
     if problem == "p05" and shape.num_kv_heads != shape.num_q_heads:

@@ -62,8 +62,11 @@ def _mask(window_size: int | None, num_sink_tokens: int) -> Callable[..., torch.
     return sinks if num_sink_tokens else window
 
 
-def flex(shape: Shape, device: str, compiled: bool) -> dict[str, Any]:
-    """Compiled FlexAttention; its BlockMask is made here, outside the timing."""
+def flex(shape: Shape, device: str, compiled: bool, *, tuned: bool = False) -> dict[str, Any]:
+    """Compiled FlexAttention; its BlockMask is made here, outside the timing.
+
+    `tuned` has Inductor time its own candidate tiles before the first call.
+    """
     from torch.nn.attention import flex_attention as flex
 
     if compiled:
@@ -99,7 +102,8 @@ def flex(shape: Shape, device: str, compiled: bool) -> dict[str, Any]:
 
     function = with_sink_logits if shape.sink_logits else plain
     if compiled:
-        function = torch.compile(function, dynamic=False, fullgraph=True)
+        mode = "max-autotune-no-cudagraphs" if tuned else None
+        function = torch.compile(function, dynamic=False, fullgraph=True, mode=mode)
     names = ("q", "k", "v", "sink_logits") if shape.sink_logits else ("q", "k", "v")
     return {"call": lambda t: function(*(t[name] for name in names), block_mask)}
 
@@ -141,3 +145,38 @@ def varlen(shape: Shape, device: str) -> dict[str, Any]:
         return tensor.unflatten(0, (batch, seqlen)).transpose(1, 2)
 
     return {"call": call, "prepare": prepare, "restore": restore}
+
+
+def flash_attention_4(shape: Shape) -> dict[str, Any]:
+    """FlashAttention-4 (CuTe DSL); its layout, (batch, seqlen, heads, head_dim), is made outside.
+
+    Raises:
+        Unavailable: the package is missing, too old, or does not know this GPU or dtype.
+    """
+    try:
+        from flash_attn.cute import flash_attn_func
+    except ImportError as error:
+        raise Unavailable(f"pip install flash-attn-4: {error}") from error
+    if "learnable_sink" not in inspect.signature(flash_attn_func).parameters:
+        raise Unavailable("this flash-attn-4 takes no learnable_sink: install a newer one")
+    if shape.dtype == "fp32":
+        raise Unavailable("FlashAttention-4 takes fp16 and bf16, not fp32")
+    # Of a window it wants the keys to the left of the query, which the query itself is not.
+    window = (None, None) if shape.window_size is None else (shape.window_size - 1, 0)
+
+    def transposed(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.transpose(1, 2) if tensor.ndim == 4 else tensor
+
+    def call(t: Tensors) -> torch.Tensor:
+        found = flash_attn_func(
+            *(t[name] for name in "qkv"),
+            causal=shape.is_causal and shape.window_size is None,
+            window_size=window,
+            learnable_sink=t.get("sink_logits"),
+        )
+        return found[0] if isinstance(found, tuple) else found
+
+    def prepare(t: Tensors) -> Tensors:
+        return {name: transposed(x).contiguous() for name, x in t.items()}
+
+    return {"call": call, "prepare": prepare, "restore": transposed}

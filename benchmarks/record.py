@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
 import platform
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,9 @@ def _versions() -> dict[str, Any]:
             found[name] = __import__(name).__version__
         except ImportError:
             found[name] = None
+    for name in ("flash-attn-4", "nvidia-cutlass-dsl"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
     return found
 
 

@@ -172,6 +172,41 @@ def test_flex_with_sinks_and_logits_agrees_with_the_oracle():
     check({"out": contender.call(inputs)}, oracle("p07", shape, inputs), "fp32")
 
 
+@pytest.mark.parametrize("text", ["1,4,2,70,16,fp16", "1,4,2,70,16,w=20,logits,fp16"])
+def test_flash_attention_4_is_given_its_layout_and_its_window(monkeypatch, text):
+    """The stand-in has the conventions of flash-attn-4: (b, s, h, d), keys to the left, one sink."""
+    shape = sh.parse_shape(text)
+
+    def flash_attn_func(q, k, v, *, causal, window_size, learnable_sink):
+        assert q.is_contiguous() and q.shape == (1, 70, 4, 16)
+        assert causal == (window_size == (None, None))
+        width = None if causal else window_size[0] + 1
+        rule = {"window_size": width, "sink_logits": learnable_sink}
+        heads_first = (x.transpose(1, 2) for x in (q, k, v))
+        out, lse = reference.naive._attention(*heads_first, is_causal=True, **rule)
+        return out.transpose(1, 2), lse
+
+    module = types.ModuleType("flash_attn.cute")
+    module.flash_attn_func = flash_attn_func
+    monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
+    problem = "p09" if shape.window_size else "p08"
+    inputs = make_inputs(problem, shape, 3, "cpu")
+    peer = build(problem, shape, "cpu", compiled=False, wanted=frozenset({"flash_attention_4"}))[1]
+    for which in sh.passes(problem):
+        found = Runner(problem, peer, [inputs, inputs], which).check(oracle(problem, shape, inputs))
+        assert set(found) >= ({"out"} if which == sh.FORWARD else {"dq", "dk", "dv"})
+    module.flash_attn_func = lambda q, k, v: q
+    old = build(problem, shape, "cpu", compiled=False, wanted=frozenset({"flash_attention_4"}))[1]
+    assert isinstance(old, Missing) and "newer" in old.reason
+
+
+def test_a_peer_that_is_not_installed_says_how_to_get_it():
+    shape = sh.parse_shape("1,4,2,70,16,fp16")
+    peer = build("p08", shape, "cpu", compiled=False, wanted=frozenset({"flash_attention_4"}))[1]
+    assert isinstance(peer, Missing) and peer.reason.startswith("pip install flash-attn-4")
+
+
 def _fake_result(problem="p09", name="gpt-oss", which=sh.BACKWARD):
     shape = next(s for s in (*sh.DEFAULT[problem], *sh.GROWTH[problem]) if s.name == name)
     rows = [
