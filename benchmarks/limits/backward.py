@@ -6,7 +6,8 @@ registers; per step four products: K Q^T, V dO^T, P^T dO, dS^T Q. The exponentia
 second, dS under the third, and all of a consumer's arithmetic under the other one's products.
 The fifth product, dS K, takes dS of both consumers from shared memory, a step later; they compute
 it in turns. A warp adds it to sums in global memory by TMA, in no fixed order: the last bits of dQ
-differ between calls. Without dQ the last product is left out.
+differ between calls. With HEADS_APART dK and dV of a head take the same way, so that the heads of a
+group need not run together. Without dQ the last product is left out.
 Grid: any number of programs; program i takes the tiles of work i, i + programs, ...
 Memory traffic: K, V, dK, dV once; Q, dO and the sums of dQ once per tile of work.
 Limits: those of the forward kernel; BLOCK_M = ROWS.
@@ -47,17 +48,17 @@ def _producer(tensors, s, sizes, o: gl.constexpr):
     number = 0
     work = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
-        batch, kv_head, key_start, query_start, tiles = place(tile, sizes, o)
+        batch, kv_head, first_head, heads, key_start, query_start, tiles = place(tile, sizes, o)
         for i in gl.static_range(o.CONSUMERS):
             mbarrier.wait(s.kv_empty.index(i), work & 1 ^ 1)
             start = key_start + i * ROWS
             load_rows(tensors.k, batch, kv_head, start, s.k.index(i), s.kv_full.index(i))
             load_rows(tensors.v, batch, kv_head, start, s.v.index(i), s.kv_full.index(i))
-        for step in range(0, sizes.group_size * tiles):
+        for step in range(0, heads * tiles):
             stage = (number + step) % o.STAGES
             full = s.q_full.index(stage)
             mbarrier.wait(s.q_empty.index(stage), (number + step) // o.STAGES & 1 ^ 1)
-            head, start = find_queries(step, kv_head, query_start, tiles, sizes, o)
+            head, start = find_queries(step, first_head, query_start, tiles, o)
             load_rows(tensors.q, batch, head, start, s.q.index(stage), full)
             load_rows(tensors.dout, batch, head, start, s.dout.index(stage), full)
             queries = start + gl.arange(0, ROWS, layout=lanes)
@@ -69,7 +70,7 @@ def _producer(tensors, s, sizes, o: gl.constexpr):
             s.lse.index(stage).store(lse * 1.4426950408889634)
             s.delta.index(stage).store(delta)
             mbarrier.arrive(full, count=1)
-        number += sizes.group_size * tiles
+        number += heads * tiles
         work += 1  # noqa: SIM113 (Triton has no enumerate)
 
 
@@ -161,13 +162,19 @@ def take_turn(number, first, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
             dq = warpgroup_mma(ds, k, dq, use_acc=i > 0, is_async=True)
         dq = warpgroup_mma_wait(0, deps=(dq,))
         mbarrier.arrive(s.ds_empty.index(stage), count=1)
-        buffer = number % o.DQ_STAGES
-        if o.DQ_STAGES < o.CONSUMERS:  # a buffer of both: the other one's turn came before
-            mbarrier.wait(s.dq_full.index(buffer), (number - 1) & 1)
-        mbarrier.wait(s.dq_empty.index(buffer), number // o.DQ_STAGES & 1 ^ 1)
-        s.dq.index(buffer).reshape([ROWS, o.HEAD_DIM]).store(dq * sizes.scale)
-        fence_async_shared()
-        mbarrier.arrive(s.dq_full.index(buffer), count=1)
+        hand_over(dq * sizes.scale, number, s, o)
+
+
+@gluon.jit
+def hand_over(value, number, s, o: gl.constexpr):
+    """Leave fp32 values of (ROWS, HEAD_DIM) for `_add`; the consumers' numbers take turns."""
+    buffer = number % o.DQ_STAGES
+    if o.DQ_STAGES < o.CONSUMERS:  # a buffer of both: the other one's turn came before
+        mbarrier.wait(s.dq_full.index(buffer), (number - 1) & 1)
+    mbarrier.wait(s.dq_empty.index(buffer), number // o.DQ_STAGES & 1 ^ 1)
+    s.dq.index(buffer).reshape([ROWS, o.HEAD_DIM]).store(value)
+    fence_async_shared()
+    mbarrier.arrive(s.dq_full.index(buffer), count=1)
 
 
 @gluon.jit
@@ -194,7 +201,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
     number = 0
     work = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
-        batch, kv_head, key_start, query_start, tiles = place(tile, sizes, o)
+        batch, kv_head, _head, heads, key_start, query_start, tiles = place(tile, sizes, o)
         key_start += INDEX * ROWS
         dk = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
         dv = gl.zeros([ROWS, o.HEAD_DIM], gl.float32, A)
@@ -209,7 +216,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         diagonal, plain, window_end, end = plan_parts(tiles, sizes, INDEX, o)
         ahead = query_start - key_start
         first = number
-        for _ in range(0, sizes.group_size):
+        for _ in range(0, heads):
             if o.HAS_WINDOW:
                 _skip(0, diagonal, number, first, s, sizes, INDEX, o)
                 dk, dv = _fold(
@@ -238,40 +245,66 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
             number += tiles
         if o.WITH_DQ:
             take_turn(number - 1, first, s, sizes, INDEX, o)
-        v_rows.store(dv.to(dtype))
+        if o.HEADS_APART:
+            for i in gl.static_range(o.CONSUMERS):
+                if (number + i) % o.CONSUMERS == INDEX:
+                    hand_over(dv, number + i, s, o)
+            for i in gl.static_range(o.CONSUMERS, 2 * o.CONSUMERS):
+                if (number + i) % o.CONSUMERS == INDEX:
+                    hand_over(dk * sizes.scale, number + i, s, o)
+        else:
+            v_rows.store(dv.to(dtype))
         if o.WITH_DQ:  # both have multiplied dS and K
             mbarrier.arrive(s.k_read, count=1)
             mbarrier.wait(s.k_read, work & 1)
-        k_rows.store((dk * sizes.scale).to(dtype))
-        fence_async_shared()
-        store_tile(tensors.dk, [batch, kv_head, key_start, 0], k_tile)
-        store_tile(tensors.dv, [batch, kv_head, key_start, 0], v_tile)
-        tma.store_wait(0)
+        if not o.HEADS_APART:
+            k_rows.store((dk * sizes.scale).to(dtype))
+            fence_async_shared()
+            store_tile(tensors.dk, [batch, kv_head, key_start, 0], k_tile)
+            store_tile(tensors.dv, [batch, kv_head, key_start, 0], v_tile)
+            tma.store_wait(0)
         mbarrier.arrive(s.kv_empty.index(INDEX), count=1)
         work += 1  # noqa: SIM113 (Triton has no enumerate)
 
 
 @gluon.jit
-def _add_dq(tensors, s, sizes, o: gl.constexpr):
-    """Add the tiles of `take_turn` to global memory."""
+def _add(tensors, s, sizes, o: gl.constexpr):
+    """Add the tiles of `hand_over` to global memory.
+
+    After dQ of a tile of work come, with HEADS_APART, dV of each consumer, then dK of each. The
+    next tile's numbers leave these out: so many bring every barrier back to the same phase.
+    """
     number = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
-        batch, kv_head, _key_start, query_start, tiles = place(tile, sizes, o)
-        for step in range(0, sizes.group_size * tiles):
-            buffer = (number + step) % o.DQ_STAGES
-            mbarrier.wait(s.dq_full.index(buffer), (number + step) // o.DQ_STAGES & 1)
-            head, start = find_queries(step, kv_head, query_start, tiles, sizes, o)
-            add_tile(tensors.sums, [batch, head, start, 0], s.dq.index(buffer))
-            tma.store_wait(0)
-            mbarrier.arrive(s.dq_empty.index(buffer), count=1)
-        number += sizes.group_size * tiles
+        batch, kv_head, first_head, heads, key_start, query_start, tiles = place(tile, sizes, o)
+        for step in range(0, heads * tiles):
+            head, start = find_queries(step, first_head, query_start, tiles, o)
+            _add_tile(tensors.sums, batch, head, start, number + step, s, o)
+        number += heads * tiles
+        if o.HEADS_APART:
+            gl.static_assert(o.CONSUMERS % o.DQ_STAGES == 0)
+            for i in gl.static_range(o.CONSUMERS):
+                start = key_start + (number + i) % o.CONSUMERS * ROWS
+                _add_tile(tensors.dv, batch, kv_head, start, number + i, s, o)
+            for i in gl.static_range(o.CONSUMERS, 2 * o.CONSUMERS):
+                start = key_start + (number + i) % o.CONSUMERS * ROWS
+                _add_tile(tensors.dk, batch, kv_head, start, number + i, s, o)
+
+
+@gluon.jit
+def _add_tile(desc, batch, head, start, number, s, o: gl.constexpr):
+    buffer = number % o.DQ_STAGES
+    mbarrier.wait(s.dq_full.index(buffer), number // o.DQ_STAGES & 1)
+    add_tile(desc, [batch, head, start, 0], s.dq.index(buffer))
+    tma.store_wait(0)
+    mbarrier.arrive(s.dq_empty.index(buffer), count=1)
 
 
 @gluon.jit
 def backward_kernel(
     q, k, v, dout, dk, dv, sums, lse, delta, sink_dk, sink_dv, sizes, o: gl.constexpr
 ):  # fmt: skip
-    """Set up shared memory, then part into two consumers, a producer and `_add_dq`.
+    """Set up shared memory, then part into two consumers, a producer and `_add`.
 
     Args: as in Tensors; sizes: Sizes; o: Options.
     """
@@ -302,7 +335,7 @@ def backward_kernel(
             (_consumer, (tensors, s, sizes, 0, o)),
             (_consumer, (tensors, s, sizes, 1, o)),
             (_producer, (tensors, s, sizes, o)),
-            (_add_dq, (tensors, s, sizes, o)),
+            (_add, (tensors, s, sizes, o)),
         ], [4, 1, 1], [CONSUMER, PRODUCER, PRODUCER])  # fmt: skip
     else:
         gl.warp_specialize([

@@ -1,7 +1,8 @@
 """The order of work of the backward kernel: tiles of keys, and the queries that each visits.
 
-A tile of work is CONSUMERS * ROWS keys of one head of keys; it goes over the query heads of the
-group one after the other. Keys and queries in tiles of ROWS; BLOCK_M = ROWS.
+A tile of work is CONSUMERS * ROWS keys and the queries of one head that see them, or, where dK and
+dV are not sums, of all heads of the group, one after the other. Keys and queries in tiles of ROWS;
+BLOCK_M = ROWS.
 """
 
 from typing import NamedTuple
@@ -23,6 +24,7 @@ class Options(NamedTuple):
     HAS_WINDOW: bool
     IN_REGISTERS: bool  # keys and values: products read half as much shared memory
     WITH_DQ: bool
+    HEADS_APART: bool  # one query head in a tile of work, dK and dV are sums as dQ is
     DS_STAGES: int  # tiles of dS in shared memory, per consumer
     DQ_STAGES: int  # tiles of dQ there, fp32
     CONSUMER_REGISTERS: int
@@ -37,7 +39,7 @@ class Sizes(NamedTuple):
     num_q_heads: gl.tensor
     num_kv_heads: gl.tensor
     group_size: gl.tensor
-    section: gl.tensor  # heads of keys that run together
+    section: gl.tensor  # heads of work that run together
     num_key_tiles: gl.tensor  # tiles of CONSUMERS * ROWS keys
     num_tiles: gl.tensor  # tiles of work
     window_size: gl.tensor
@@ -49,7 +51,8 @@ class Sizes(NamedTuple):
 class Tensors(NamedTuple):
     """Descriptors of blocks (1, 1, ROWS, HEAD_DIM); pointers, fp32, dense.
 
-    sums: of dQ, fp32; they begin with what pairs outside the window give.
+    sums: of dQ, fp32; they begin with what pairs outside the window give. dk, dv: with HEADS_APART
+    sums, too, of zeros.
     sink_dk, sink_dv: (batch, num_kv_heads, num_sink_tokens, HEAD_DIM), where the sums begin.
     """
 
@@ -90,9 +93,17 @@ class Shared(NamedTuple):
 
 @gluon.jit
 def place(tile, sizes, o: gl.constexpr):
-    """Return batch, head of keys, first key, first query, and the number of tiles of queries."""
+    """Return batch, head of keys, first query head, how many of them, first key and query, tiles.
+
+    The tiles are those of a head's queries.
+    """
+    heads = sizes.group_size
+    if o.HEADS_APART:
+        heads = 1
+    num_heads = sizes.num_q_heads // heads
     rest = tile // sizes.section
-    kv_head = rest // sizes.num_key_tiles * sizes.section + tile % sizes.section
+    number = rest // sizes.num_key_tiles * sizes.section + tile % sizes.section
+    head = number % num_heads * heads
     # The first keys have most queries: longest first.
     key_start = rest % sizes.num_key_tiles * (ROWS * o.CONSUMERS)
     query_start = 0
@@ -103,8 +114,10 @@ def place(tile, sizes, o: gl.constexpr):
         last_key = key_start + ROWS * o.CONSUMERS - 1
         end_query = gl.minimum(last_key + sizes.window_size, sizes.seqlen_q)
     return (
-        kv_head // sizes.num_kv_heads,
-        kv_head % sizes.num_kv_heads,
+        number // num_heads,
+        head // sizes.group_size,
+        head,
+        heads,
         key_start,
         query_start,
         gl.cdiv(end_query - query_start, ROWS),
@@ -124,9 +137,9 @@ def query_tile(step, tiles, o: gl.constexpr):
 
 
 @gluon.jit
-def find_queries(step, kv_head, query_start, tiles, sizes, o: gl.constexpr):
-    """Return head and first query of a step: the heads of the group come one after the other."""
-    head = kv_head * sizes.group_size + step // tiles
+def find_queries(step, first_head, query_start, tiles, o: gl.constexpr):
+    """Return head and first query of a step: the heads come one after the other."""
+    head = first_head + step // tiles
     return head, query_start + query_tile(step % tiles, tiles, o) * ROWS
 
 

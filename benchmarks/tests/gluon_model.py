@@ -236,6 +236,7 @@ def _language() -> dict[str, Any]:
         "cdiv": lambda a, b: -(-a // b),
         "cast": lambda value, dtype: value,
         "static_range": range,
+        "static_assert": lambda holds: None,
         "program_id": lambda axis: State.program,
         "num_programs": lambda axis: State.programs,
         "load": load,

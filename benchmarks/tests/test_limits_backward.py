@@ -44,13 +44,17 @@ def compute(kernel, tensors, rule, *, with_dq=True, programs=None, seed=0):
     start = sink_sums(tensors, expected["lse"], delta, rule)
     sums, sink_dk, sink_dv = (x.float() for x in start)
     lse = expected["lse"].float()
-    dk, dv = torch.full_like(k, math.nan), torch.full_like(v, math.nan)
     sizes, options = training.plan(q, k, rule, with_dq)
+    dk, dv = (training.room_for(x, options) for x in (k, v))
+    if not options.HEADS_APART:
+        dk, dv = dk.fill_(math.nan), dv.fill_(math.nan)
     gluon_model.launch(
         kernel, programs or sizes.num_tiles, *map(tiles, (q, k, v, dout, dk, dv, sums)),
         *map(gluon_model.Pointer, (lse, delta, sink_dk, sink_dv)), sizes, options, seed=seed,
     )  # fmt: skip
-    got = {"dk": dk, "dv": dv} | ({"dq": sums.to(q.dtype)} if with_dq else {})
+    got = {"dk": dk.to(k.dtype), "dv": dv.to(v.dtype)} | (
+        {"dq": sums.to(q.dtype)} if with_dq else {}
+    )
     return got, {name: expected[name] for name in got}
 
 
@@ -94,6 +98,8 @@ CASES = {
     "causal-two-rows": ((1, 1, 1, 2, 2), CAUSAL),
     "gqa": ((2, 4, 2, 300, 300), CAUSAL),
     "mqa": ((1, 8, 1, 129, 129, 128), CAUSAL),
+    "gqa-apart": ((2, 4, 2, 300, 300, 128), CAUSAL),
+    "full-apart": ((1, 6, 2, 70, 300, 128), FULL),
     "window": ((1, 4, 2, 700, 700), (True, 200, 0)),
     "window-of-tiles": ((2, 2, 1, 500, 500), (True, 256, 0)),
     "window-narrow": ((1, 2, 2, 300, 300), (True, 40, 0)),
@@ -165,16 +171,16 @@ MISTAKES = {
         "            mbarrier.wait(s.k_read, work & 1)\n", "", "changed under|dq: error",
     ),
     "dQ overwritten before it was added": (
-        "        mbarrier.wait(s.dq_empty.index(buffer), number // o.DQ_STAGES & 1 ^ 1)\n", "",
+        "    mbarrier.wait(s.dq_empty.index(buffer), number // o.DQ_STAGES & 1 ^ 1)\n", "",
         "changed under|error|more than",
     ),
     "dQ released before it was added": (
-        "            tma.store_wait(0)\n            mbarrier.arrive(s.dq_empty", 
-        "            mbarrier.arrive(s.dq_empty", "changed under|stores under way|error",
+        "    tma.store_wait(0)\n    mbarrier.arrive(s.dq_empty", "    mbarrier.arrive(s.dq_empty",
+        "changed under|stores under way|error",
     ),
     "a consumer overtakes the other one's turn": (
-        "            mbarrier.wait(s.dq_full.index(buffer), (number - 1) & 1)\n",
-        "            pass\n", "changed under|dq: error|deadlock|more than",
+        "        mbarrier.wait(s.dq_full.index(buffer), (number - 1) & 1)\n",
+        "        pass\n", "changed under|dq: error|deadlock|more than",
     ),
     "the last step's dQ forgotten": (
         "            take_turn(number - 1, first, s, sizes, INDEX, o)\n", "            pass\n",
@@ -187,6 +193,22 @@ MISTAKES = {
     "dQ added to another tile": (
         "[batch, head, start, 0], s.dq.index(buffer)", "[batch, head, 0, 0], s.dq.index(buffer)",
         "dq: error",
+    ),
+    "dK and dV exchanged": ("_add_tile(tensors.dv, ", "_add_tile(tensors.dk, ", "dk: error"),
+    "dV of one consumer added to the keys of the other": (
+        "                start = key_start + (number + i) % o.CONSUMERS * ROWS\n"
+        "                _add_tile(tensors.dv",
+        "                start = key_start + i * ROWS\n"
+        "                _add_tile(tensors.dv", "dv: error",
+    ),
+    "both consumers' dV in one turn": (
+        "                if (number + i) % o.CONSUMERS == INDEX:\n"
+        "                    hand_over(dv",
+        "                if i == INDEX:\n"
+        "                    hand_over(dv", "error|deadlock|changed under|more than",
+    ),
+    "a head's keys and values for another group": (
+        "        head // sizes.group_size,\n", "        head % sizes.num_kv_heads,\n", "error",
     ),
     "lse and delta not announced": (
         "            mbarrier.arrive(full, count=1)\n", "", "deadlock",
@@ -216,8 +238,10 @@ MISTAKES = {
         "s.delta.index(stage).store(delta)", "s.delta.index(stage).store(delta + 1)", "dk: error",
     ),
     "the scale of dK forgotten": ("(dk * sizes.scale)", "(dk)", "dk: error"),
-    "the scale of dQ forgotten": ("(dq * sizes.scale)", "(dq)", "dq: error"),
-    "no fence before the stores": ("        fence_async_shared()\n", "", "without a fence"),
+    "the scale of dQ forgotten": ("hand_over(dq * sizes.scale,", "hand_over(dq,", "dq: error"),
+    "no fence before the stores": (
+        "\n    fence_async_shared()\n", "\n", "without a fence",
+    ),
 }  # fmt: skip
 
 
