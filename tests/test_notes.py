@@ -14,7 +14,7 @@ NOTES = ROOT / "benchmarks" / "NOTES.md"
 RECORD = ROOT / "benchmarks" / "records" / "nvidia-h200-2026-11-21.json"
 GROWTH = RECORD.with_name("nvidia-h200-2026-11-21-growth.json")
 SWEEP = RECORD.with_name("nvidia-h200-2026-11-21-sweep.json")
-BEGIN = f"<!-- table of {RECORD.relative_to(NOTES.parent)} -->\n"
+PEERS = RECORD.with_name("nvidia-h100-2026-11-27-peers.json")
 END = "<!-- end of table -->"
 
 
@@ -34,16 +34,37 @@ def table(record: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-def notes_with_table() -> str:
-    before, rest = NOTES.read_text(encoding="utf-8").split(BEGIN)
-    return before + BEGIN + table(json.loads(RECORD.read_text())) + rest[rest.index(END) :]
+def table_of_peers(record: dict) -> str:
+    """Every shape and pass: times in ms of each peer, and the best one's over both of ours."""
+    lines = [
+        "| | shape | pass | cuDNN | Flex | Flex tuned | FA4 | answer | limits |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    peers = ("sdpa_cudnn", "flex", "flex_tuned", "flash_attention_4")
+    for result in record["results"]:
+        ms = {row["id"]: row["median_ms"] for row in result["contenders"]}
+        best = min(ms[id] for id in peers if id in ms)
+        times = " | ".join(f"{ms[id]:.3f}" if id in ms else "" for id in peers)
+        ratios = " | ".join(f"{best / ms[id]:.2f}" for id in ("ours", "limits"))
+        shape = f"{result['problem']} | {result['shape']['label']} | {result['pass']}"
+        lines.append(f"| {shape} | {times} | {ratios} |")
+    return "\n".join(lines) + "\n"
 
 
-def test_table_is_made_from_the_record():
-    assert NOTES.read_text(encoding="utf-8") == notes_with_table()
+def notes_with_tables() -> str:
+    text = NOTES.read_text(encoding="utf-8")
+    for path, make in ((RECORD, table), (PEERS, table_of_peers)):
+        begin = f"<!-- table of {path.relative_to(NOTES.parent)} -->\n"
+        before, rest = text.split(begin)
+        text = before + begin + make(json.loads(path.read_text())) + rest[rest.index(END) :]
+    return text
 
 
-@pytest.mark.parametrize("path", (RECORD, GROWTH, SWEEP), ids=lambda path: path.stem)
+def test_tables_are_made_from_the_records():
+    assert NOTES.read_text(encoding="utf-8") == notes_with_tables()
+
+
+@pytest.mark.parametrize("path", (RECORD, GROWTH, SWEEP, PEERS), ids=lambda path: path.stem)
 def test_every_contender_that_was_timed_was_right(path):
     for result in json.loads(path.read_text())["results"]:
         for contender in result["contenders"]:
@@ -91,4 +112,4 @@ def test_numerics_are_no_worse_than_those_of_the_library_kernels():
 
 
 if __name__ == "__main__":
-    NOTES.write_text(notes_with_table(), encoding="utf-8")
+    NOTES.write_text(notes_with_tables(), encoding="utf-8")
