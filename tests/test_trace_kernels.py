@@ -179,8 +179,8 @@ WRONG = [
         {"running_sum"},
         "running_sum =",
     ),
-    ("p04", "sum not rescaled", "plain:2", {"rescale_sum": False}, {"running_sum"}, "fold_tile"),
-    ("p06", "acc not rescaled", "plain:2", {"rescale_acc": False}, {"acc"}, "fold_tile"),
+    ("p04", "sum not rescaled", "plain:2", {"rescale_sum": False}, {"running_sum"}, "add_tile"),
+    ("p06", "acc not rescaled", "plain:2", {"rescale_acc": False}, {"acc"}, "add_tile"),
     ("p04", "diagonal tile not masked", "plain:2", {"visible": everything}, None, "scores = "),
     ("p06", "window one larger", "window:2", {"visible": shifted}, None, "visible = "),
     (

@@ -20,7 +20,7 @@ from benchmarks.inputs import load_solution
 from benchmarks.limits import launch
 from given.arguments import positive_scale
 from given.backward import row_delta
-from given.launch import section_size
+from given.launch import l2_group_size
 
 _KEYS = 128  # of a tile of work of dK and dV
 _CONSUMERS = 2
@@ -232,7 +232,7 @@ def plan(q: torch.Tensor, k: torch.Tensor, rule: Rule, with_dq: bool) -> tuple[A
     (batch, num_q_heads, seqlen_q, head_dim), (_, num_kv_heads, seqlen_k, _) = q.shape, k.shape
     group_size, tiles = num_q_heads // num_kv_heads, triton.cdiv(seqlen_k, _KEYS)
     group_bytes = 2 * group_size * seqlen_q * head_dim * q.element_size()
-    section = section_size(batch * num_kv_heads, group_bytes, tiles)
+    section = l2_group_size(batch * num_kv_heads, group_bytes, tiles)
     schedule, _ = kernels()
     sizes = schedule.Sizes(
         seqlen_q, seqlen_k, num_q_heads, num_kv_heads, group_size, section, tiles,
