@@ -26,7 +26,7 @@ def _main() -> int:
             raise
         sys.stderr.write(
             f"grader: {error.name} is not installed for {sys.executable}; run `make setup`, then"
-            f" '{_HERE}/.venv/bin/python' -m grader; `make doctor` tells more\n"
+            f" '{_HERE}/.venv/bin/python' -m grader; `make doctor` shows more\n"
         )
         return 4
     return main()

@@ -1,9 +1,9 @@
 """Naive attention: the specification in fp64, and at working precision the baseline.
 
 Every function here writes the whole score matrix to memory, as the formula says. Called with fp64
-tensors it is exact to rounding and serves as the oracle; the same lines called with fp16, bf16 or
-fp32 tensors are what speed and memory of a submission are measured against. The file imports
-nothing of the project, so that it can also be loaded by path in the place of a submission.
+tensors it is exact to rounding and serves as the reference; the same lines called with fp16,
+bf16 or fp32 tensors are what speed and memory of a submission are measured against. The file
+imports nothing of the project, so that it can also be loaded by path instead of a submission.
 
 Shapes: q (batch, num_q_heads, seqlen_q, head_dim); k, v (batch, num_kv_heads, seqlen_k, head_dim);
 out as q, in q's dtype; lse (batch, num_q_heads, seqlen_q), natural logarithm, fp32 (fp64 for fp64

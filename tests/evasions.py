@@ -87,7 +87,7 @@ EVASIONS = [
     ("import", "from . import neighbour"),
     ("import", "import causal_attention"),
     ("import", "import __main__"),
-    ("import", "import given.tiles\ngiven.walks.causal_walk"),
+    ("import", "import given.tiles\ngiven.walks.causal_loop"),
     ("import", "import given.tiles\ngiven.tiles.torch.matmul"),
     ("import", "import warnings\nwarnings.sys"),
     ("import", "import typing\ntyping.get_type_hints(f)"),

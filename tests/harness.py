@@ -62,11 +62,12 @@ def whole_answer(problem_id: str) -> str:
     A mistake in those lines is one that a kernel without `given` can make.
     """
     text, parts = model_answer(problem_id), {}
-    for match in _FROM_GIVEN.finditer(text):
+    imports = sorted(_FROM_GIVEN.finditer(text), key=lambda match: match[1] == "loops")
+    for match in imports:  # loops last: they are made of the others
         _write_out(match[1], set(re.findall(r"\w+", match[2])), parts)
     lines = _FROM_GIVEN.sub("", text).split("\n")
-    imports = max(n for n, line in enumerate(lines) if re.match("(import|from) ", line))
-    return "\n".join([*lines[: imports + 1], *parts, *lines[imports + 1 :]])
+    last = max(n for n, line in enumerate(lines) if re.match("(import|from) ", line))
+    return "\n".join([*lines[: last + 1], *parts, *lines[last + 1 :]])
 
 
 _FROM_GIVEN = re.compile(r"^from given\.(\w+) import (\([^)]*\)|[^\n]*)\n", re.MULTILINE)
@@ -91,6 +92,8 @@ def _write_out(module: str, wanted: set[str], parts: dict[str, None]) -> None:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("given"):
             continue
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            continue  # a former name
         if not isinstance(node, ast.FunctionDef) or node.name in names:
             parts["\n".join(lines[first - 1 : node.end_lineno]) + "\n"] = None
 

@@ -96,7 +96,9 @@ def test_figures_of_the_slow_cases_are_those_that_were_counted_and_recorded():
     assert moved_per_used(1, 1024, 1, 4096) == 16 and moved_per_used(1, 1024, 4096, 1) == 1
     assert moved_per_used(128, 64, 1, 4096) == 1
     page = " ".join((ROOT / "docs" / "making-it-fast.md").read_text("utf-8").split())
-    assert "16,16,16,1024,128, with 128 MiB of K and V: 0.312 ms without sections, 0.203 ms" in page
+    assert (
+        "16,16,16,1024,128, with 128 MiB of K and V: 0.312 ms without L2 groups, 0.203 ms" in page
+    )
     assert "head_dim 128, with 128 MiB of K and V" in CASES["p04-4"].figures
     assert "0.312 ms, the answer 0.203 ms" in CASES["p04-4"].figures
 

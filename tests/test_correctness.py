@@ -33,7 +33,7 @@ def example(problem, given, dtype="fp32", *, exact=False, seed=1, names=None):
 
 
 def computed(problem, case, tensors):
-    """What the oracle returns for `tensors`, in their own precision."""
+    """What the reference returns for `tensors`, in their own precision."""
     returned = getattr(reference, problem.oracle)(**tensors, **case.kwargs)
     values = returned if isinstance(returned, tuple) else (returned,)
     return dict(zip(problem.returns, values, strict=True))
@@ -249,7 +249,7 @@ def test_error_over_allowed_is_told_and_is_the_margin():
 @pytest.mark.parametrize(
     ("where", "told"),
     [
-        ((slice(None), slice(None), slice(5, 9)), "row 5-8 of 64"),
+        ((slice(None), slice(None), slice(5, 9)), "rows 5-8 of 64"),
         ((slice(None), 1), "head 1 of 2"),
         ((0,), "batch 0 of 2"),
         ((1, 0, 7), "batch 1 of 2; head 0 of 2; row 7 of 64"),

@@ -86,7 +86,7 @@ def test_the_bounds_of_a_loop_in_a_step_may_be_those_of_another_step():
     [
         ("p05", "tl.store(lse_ptr + queries", ("lse_ptr +=", "query_start ="), 1),
         ("p05", "store_tile(out_ptr, ", ("out_ptr +=", "query_start ="), 1),  # as the helper stores
-        ("p05", "running_max, running_sum, acc = causal_walk(", None, None),  # of steps 1 and 2
+        ("p05", "running_max, running_sum, acc = causal_loop(", None, None),  # of steps 1 and 2
         ("p02", "tl.store(y_ptr + row_ids", ("row_ids =", "row_mask ="), None),  # steps 2 and 3
         ("p04", "k = load_keys(k_ptr", (), 1),  # in a step, and of it alone
         ("p04", "for key_start in range(", ("end_key =",), None),  # in step 1, to an end of step 2
@@ -131,7 +131,7 @@ def test_a_file_that_is_no_python_has_no_such_lines():
             ("num_q_heads, seqlen_q,", "HEAD_DIM=head_dim, IS_EVEN="),
             2,
         ),
-        ("p05", "running_max, running_sum, acc = causal_walk(", "pointer", "v", ("v_ptr +=",), 2),
+        ("p05", "running_max, running_sum, acc = causal_loop(", "pointer", "v", ("v_ptr +=",), 2),
         ("p06", "scores = tl.dot(q, tl.trans(k)", "bounds", "", ("first_key =", "end_key ="), 3),
         (
             "p06",
@@ -191,7 +191,7 @@ def test_a_tile_outside_may_be_that_of_the_bounds_of_a_plain_range():
 
 def test_what_reaches_a_line_is_followed_into_what_is_called():
     text = model_answer("p06")
-    line = next(n for n, of in enumerate(text.splitlines(), 1) if "= fold_tile(" in of)
+    line = next(n for n, of in enumerate(text.splitlines(), 1) if "= add_tile(" in of)
     assert Source("p06", text.encode()).reaches(Spot(line), 2)
     other = text.replace("running_max, safe_max, running_sum", "running_max, new_max, running_sum")
     assert not Source("p06", other.encode()).reaches(Spot(line), 2)

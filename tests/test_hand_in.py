@@ -76,7 +76,7 @@ def test_an_earlier_hand_in_is_replaced_and_that_is_said(submit, drop):
     submit(drop, text="first")
     os.utime(drop / "ada.zip", (0, 10**9))
     code, out, _ = submit(drop, text="second")
-    assert code == 0 and "in place of your hand-in of 2001-09-09" in out
+    assert code == 0 and "replaces your hand-in of 2001-09-09" in out
     assert read(drop / "ada.zip").files[P02].endswith(b"# second\n")
     assert len(os.listdir(drop)) == 1
 

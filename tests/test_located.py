@@ -50,8 +50,8 @@ SLIPS = {
     ),
     "the maximum that is not safe is passed": (
         ("p06", "window"),
-        ("fold_tile(scores, v, running_max, safe_max", "fold_tile(scores, v, running_max, new_max"),
-        ("NAN-FROM-INF-MINUS-INF", 1, "running_sum, acc = fold_tile("),
+        ("add_tile(scores, v, running_max, safe_max", "add_tile(scores, v, running_max, new_max"),
+        ("NAN-FROM-INF-MINUS-INF", 1, "running_sum, acc = add_tile("),
     ),
     "full tiles begin at the first": (
         ("p06", "window", "unaligned_window"),

@@ -1,7 +1,7 @@
-"""docs/playground.html: its functions outside a browser against the reference, and the page in one.
+"""docs/playground.html: its functions outside a browser, against the reference.
 
-The functions run in QuickJS (the package quickjs-ng of requirements-course.txt). What drives the
-page needs Chromium, as tests/test_report_page.py does.
+They run in QuickJS (the package quickjs-ng of requirements-course.txt).
+tests/test_playground_page.py drives the page in a browser.
 """
 
 import inspect
@@ -20,14 +20,12 @@ import reference
 from docs.pictures.palette import PALETTE
 from given import sinks, windows
 from grader.spec.problem import ROOT
-from tests import browser, needs
 from tests.harness import model_answer
-from tests.test_report_page import OVERLAPPING, RUNNING_OVER
 
 PAGE = ROOT / "docs" / "playground.html"
 TEXT = PAGE.read_text("utf-8")
 MATHEMATICS, SCRIPT = re.findall(r"<script id=\"\w+\">(.*?)</script>", TEXT, re.DOTALL)
-MOST_BYTES = 66_000
+MOST_BYTES = 70_000
 ROWS, COLUMNS = "rows", "columns"
 
 
@@ -227,6 +225,37 @@ def test_numbers_are_those_of_pytorch(page):
         )  # fmt: skip
 
 
+def test_a_running_maximum_grows_where_that_of_pytorch_does(page):
+    for s, direction, number in settings(150, seed=44, most=16):
+        if direction != ROWS:
+            continue
+        own, tiles = (
+            own_of(s, ROWS, number),
+            page("visitedTiles(s, 'rows', n, rightBounds(s, 'rows', n))", s=s, n=number),
+        )
+        for i in range(own.start, own.stop):
+            q, *k = page(
+                "[vector(s, 'q', 0, i), ...keys.map((j) => vector(s, 'k', 0, j))]",
+                s=s, i=i, keys=[*range(s["seqlen"])],
+            )  # fmt: skip
+            scores = 0.5 * torch.tensor(k, dtype=torch.float64) @ torch.tensor(q).double()
+            scores[~torch.from_numpy(mask_of(s)[i])] = -math.inf
+            maximum = -math.inf
+            for count, tile in enumerate(tiles, start=1):
+                last = scores[tile["start"] : tile["start"] + s["blockN"]].max().item()
+                now = max(maximum, last)
+                got = page(
+                    "(({ before, largest, after }) => [[before, largest, after].map(String),"
+                    "maximumSentence(i, { before, largest, after })])(maximumAfter(s, i, tiles))",
+                    s=s, i=i, tiles=tiles[:count],
+                )  # fmt: skip
+                values = [float(x.replace("Infinity", "inf")) for x in got[0]]
+                assert values == pytest.approx([maximum, last, now]), (s, i, tile)
+                assert ("grows" in got[1]) == (now > maximum) == ("stays" not in got[1])
+                assert not re.search("NaN|undefined|Infinity|- -", got[1]), got[1]
+                maximum = now
+
+
 def test_what_is_counted_is_what_the_tiles_hold(page):
     for s, direction, number in settings(300, seed=42):
         own = own_of(s, direction, number)
@@ -294,107 +323,3 @@ def test_the_colours_are_those_of_the_pictures(mode):
     block = TEXT.split("@media (prefers-color-scheme: dark)")[mode]
     found = dict(re.findall(r"--([a-z-]+):(#[0-9a-f]{6})", block))
     assert found == {name: pair[mode] for name, pair in PALETTE.items()}
-
-
-# -- the page in a browser -------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    running = browser.Browser(needs.a_browser())
-    yield running
-    running.close()
-
-
-def press(chromium, key, code=0):
-    """Press a key as a hand does: a key that writes a character writes it."""
-    text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
-    code = code or ord(key.upper()) if len(key) == 1 else code
-    given = {"key": key, "windowsVirtualKeyCode": code}
-    chromium.send("Input.dispatchKeyEvent", type="keyDown", **given, **text)
-    chromium.send("Input.dispatchKeyEvent", type="keyUp", **given)
-
-
-def tab_to(chromium, id):
-    for _ in range(40):
-        press(chromium, "Tab", 9)
-        if chromium.run("document.activeElement.id") == id:
-            return
-    raise AssertionError(f"Tab does not reach {id}")
-
-
-@pytest.mark.parametrize("example", ["p07", "p09"])
-def test_the_keyboard_alone_completes_a_program(chromium, example):
-    chromium.show(PAGE, width=1280)
-    tab_to(chromium, "example")
-    down = 0
-    while chromium.run("document.getElementById('example').value") != example:
-        press(chromium, "ArrowDown", 40)
-        down += 1
-        assert down < 10
-    tab_to(chromium, "tile")
-    before = chromium.run("view.number")
-    press(chromium, "ArrowLeft", 37)
-    assert chromium.run("view.number") == before - 1
-    press(chromium, "ArrowRight", 39)
-    kinds = chromium.run("asked().map((candidate) => candidate.kind)")
-    for number, kind in enumerate(kinds):
-        press(chromium, str(["full", "masked", "skipped"].index(kind) + 1))
-        assert chromium.run("document.activeElement.id") == "next"
-        assert chromium.run("document.getElementById('said').innerText").startswith("Right.")
-        press(chromium, "Enter" if number % 2 else "n", 13 if number % 2 else 0)
-    text = chromium.run("document.getElementById('steps').innerText")
-    assert f"{len(kinds)} of {len(kinds)} answers were right." in text
-    assert "What the program writes" in text and "NaN" not in text
-    assert chromium.errors == [] and [*chromium.requests.values()] == [PAGE.as_uri()]
-
-
-def test_a_wrong_answer_and_a_moved_bound_are_explained(chromium):
-    chromium.show(PAGE, width=1280)
-    tab_to(chromium, "tile")
-    press(chromium, "s")
-    press(chromium, "n")
-    press(chromium, "f")
-    assert chromium.run("[view.right, view.wrong]") == [1, 1]
-    assert "No, not full. Masked: 3 of 8" in chromium.run("$('said').innerText")
-    chromium.run("document.querySelector('[name=mode][value=bounds]').click()")
-    assert "Right" in chromium.run("$('verdicts').innerText")
-    tab_to(chromium, "bound-0")
-    for _ in range(2):
-        press(chromium, "ArrowRight", 39)
-    assert "lost: keys 2, 3. The result is wrong." in chromium.run("$('verdicts').innerText")
-    tab_to(chromium, "reset")
-    press(chromium, "Enter", 13)
-    assert "Right" in chromium.run("$('verdicts').innerText")
-    assert chromium.errors == []
-
-
-ABSURD = {
-    "no window": ({"window": 0, "sinks": 3}, "window_size must be at least 1"),
-    "one token": ({"seqlen": 1}, "one query, one key"),
-    "large tiles": ({"seqlen": 3, "blockM": 8, "blockN": 8}, "one tile holds the whole sequence"),
-    "sinks without end": ({"sinks": 48}, "every earlier key is visible"),
-    "a window without end": ({"window": 48, "sinks": 48}, "Sinks change nothing"),
-}
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("case", ABSURD)
-def test_absurd_settings_have_a_sentence_and_a_picture(chromium, case, width):
-    given, sentence = ABSURD[case]
-    chromium.show(PAGE, width=width, dark=width == 390)
-    for example in ("p06", "p09"):
-        for mode in ("steps", "bounds"):
-            chromium.run(f"open('{example}'); view.mode = '{mode}'; change({json.dumps(given)})")
-            if mode == "steps":
-                chromium.run("answer('masked')")
-            text = chromium.run("document.body.innerText")
-            assert sentence in text and not re.search("NaN|undefined|Infinity", text)
-            assert chromium.run("document.querySelectorAll('#map rect').length") > 2
-            assert "NaN" not in chromium.run("document.querySelector('#map').innerHTML")
-            assert chromium.run("document.scrollingElement.scrollWidth") <= width
-            assert (
-                chromium.run(RUNNING_OVER.replace("svg", "svg, .scroll", 1)) == []
-                and chromium.run(OVERLAPPING) == []
-            )
-    assert chromium.errors == []

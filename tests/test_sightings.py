@@ -154,16 +154,16 @@ FIRST_TILE = (
     " scale_log2, HEAD_DIM, BLOCK_M, DESCRIPTORS)\n"
 )
 OVER_QUERIES = {
-    "KEYS-NEVER-VISITED": (LATE, r"key \d+ never took queries .* of query head 0$"),
+    "KEYS-NEVER-VISITED": (LATE, r"key \d+ never counted queries .* of query head 0$"),
     "KEYS-AFTER-THE-QUERY": (
         (MASK, "keys[:, None] <= queries[None, :] + 3, log2_p_t"),
-        r"key \d+ took quer.* of query head 0, which do not see it$",
+        r"key \d+ counted quer.* of query head 0, which do not see it$",
     ),
     "FOLDED-IN-TWICE": (
         (TILES_OF_DK, FIRST_TILE + TILES_OF_DK),
-        r"key \d+ took queries .* of query head 0 twice; \d+ keys in all$",
+        r"key \d+ counted queries .* of query head 0 twice; \d+ keys in all$",
     ),
-    "MASK-TRANSPOSED": ((MASK, MASK.replace("<=", ">=")), r"key \d+ never took queries .*"),
+    "MASK-TRANSPOSED": ((MASK, MASK.replace("<=", ">=")), r"key \d+ never counted queries .*"),
 }
 
 

@@ -215,4 +215,4 @@ def test_in_dk_and_dv_it_is_queries_that_are_missed():
     ):
         tiles = tile_map(dataclasses.replace(found, product=product))
         assert f"x {words}" in "\n".join(tile_lines(tiles))
-        assert ("every visible key took" in walk_as_due(tiles)) is (product == "dq")
+        assert ("every visible key was" in walk_as_due(tiles)) is (product == "dq")

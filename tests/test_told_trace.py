@@ -110,7 +110,7 @@ def test_a_later_check_tells_where_the_first_had_no_program():
 
 
 UNTOLD = {
-    "the kernel walks over keys more than once": (
+    "the kernel has several loops over keys": (
         lambda: right_answers("unusual")["p03-three_passes"][1],
         ("total += tl.sum(tl.exp(", "total += 1.5 * tl.sum(tl.exp("),
     ),
@@ -227,7 +227,7 @@ def test_v_of_another_head_is_told_apart_from_other_rows_of_v():
 def test_one_name_parts_and_two_part():
     mutant = next(m for m in MUTANTS if m.id == "p06-safe_maximum_kept_as_the_running_one")
     told = trace("p06", mutant.applied_to(whole_answer("p06")), "unaligned_window:8")
-    assert told.parting.text.endswith("; with it running_sum parts")
+    assert told.parting.text.endswith("; running_sum diverges with it")
 
 
 # -- right answers --------------------------------------------------------------------------------
@@ -354,5 +354,5 @@ def test_one_message_speaks_of_one_query():
     assert cause.diagnosis.id == "P04-KEYS-AFTER-THE-QUERY"
     message = judged.wrong["plain", 0].message
     query = re.match(r"out\[0, 0, (\d+), ", message.worst)[1]
-    assert f"query {query} of head 0 took " in cause.diagnosis.note
+    assert f"query {query} of head 0 counted " in cause.diagnosis.note
     assert f"such as query {query} and key " in state(message.trace)

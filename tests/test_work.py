@@ -153,7 +153,7 @@ def test_a_row_that_is_spread_over_a_tile_is_followed():
 
 SCORES = '        scores = tl.dot(q, tl.trans(k), input_precision="ieee")'
 FOLD = (
-    "        running_sum, acc = fold_tile("
+    "        running_sum, acc = add_tile("
     "scores, v, running_max, new_max, running_sum, acc, scale_log2)"
 )
 SCORES_IN_HALVES = """\

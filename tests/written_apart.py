@@ -50,7 +50,7 @@ P04 = (
         if start >= full_end:
             s = tl.where(key_ids[None, :] <= queries[:, None], s, float("-inf"))
         m_new = tl.maximum(running_max, tl.max(s, axis=1) * scale_log2)
-        running_sum, acc = fold_tile(s, v_tile, running_max, m_new, running_sum, acc, scale_log2)
+        running_sum, acc = add_tile(s, v_tile, running_max, m_new, running_sum, acc, scale_log2)
         running_max = m_new
 """,
         """
@@ -72,7 +72,7 @@ P04 = (
         row_max = tl.max(qk, 1) * scale_log2
         next_max = tl.maximum(row_max, running_max)
         v = load_keys(v_ptr + v_offs, cols, seqlen, IS_EVEN)
-        running_sum, acc = fold_tile(qk, v, running_max, next_max, running_sum, acc, scale_log2)
+        running_sum, acc = add_tile(qk, v, running_max, next_max, running_sum, acc, scale_log2)
         running_max = next_max
         k_ptr = k_ptr + stride_kn * BLOCK_N
         v_ptr = v_ptr + stride_vn * BLOCK_N
@@ -91,7 +91,7 @@ P04 = (
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         old_max = running_max
         running_max = tl.maximum(old_max, tl.max(scores, 1) * scale_log2)
-        running_sum, acc = fold_tile(scores, v, old_max, running_max, running_sum, acc, scale_log2)
+        running_sum, acc = add_tile(scores, v, old_max, running_max, running_sum, acc, scale_log2)
     for key_start in range(full_end, end_key, BLOCK_N):
         keys = key_start + offs_n
         k = load_keys(k_ptr + key_start * stride_kn + k_offs, keys, seqlen, IS_EVEN)
@@ -100,7 +100,7 @@ P04 = (
         scores = tl.where(keys[None, :] <= queries[:, None], scores, float("-inf"))
         old_max = running_max
         running_max = tl.maximum(old_max, tl.max(scores, 1) * scale_log2)
-        running_sum, acc = fold_tile(scores, v, old_max, running_max, running_sum, acc, scale_log2)
+        running_sum, acc = add_tile(scores, v, old_max, running_max, running_sum, acc, scale_log2)
 """,
         """
     full_end = query_start // BLOCK_N * BLOCK_N
@@ -123,7 +123,7 @@ P04 = (
             scores = tl.where(allowed, scores, float("-inf"))
         best = tl.max(scores, axis=1) * scale_log2
         new_max = tl.where(best > running_max, best, running_max)
-        running_sum, acc = fold_tile(scores, vt, running_max, new_max, running_sum, acc, scale_log2)
+        running_sum, acc = add_tile(scores, vt, running_max, new_max, running_sum, acc, scale_log2)
         running_max = new_max
         k_ptr += stride_kn * BLOCK_N
         v_ptr += stride_vn * BLOCK_N

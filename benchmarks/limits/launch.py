@@ -12,7 +12,7 @@ import torch
 import triton
 
 from given.arguments import positive_scale
-from given.launch import section_size
+from given.launch import l2_group_size
 
 ROWS = 64  # queries of a consumer
 _SHARED_BYTES = 227 * 1024  # of a program on compute capability 9.0
@@ -195,7 +195,7 @@ def plan(
     section = group_size // heads
     if is_causal:  # without a mask, the query tiles of one head follow each other
         head_bytes = 2 * seqlen_k * head_dim * k.element_size()
-        section *= section_size(batch * num_kv_heads, head_bytes, section * query_tiles)
+        section *= l2_group_size(batch * num_kv_heads, head_bytes, section * query_tiles)
     schedule, _ = kernels()
     sizes = schedule.Sizes(
         seqlen_q, seqlen_k, min(window_size or 0, seqlen_k), min(num_sink_tokens, seqlen_k),

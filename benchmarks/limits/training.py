@@ -20,7 +20,7 @@ from benchmarks.inputs import load_solution
 from benchmarks.limits import launch
 from given.arguments import positive_scale
 from given.backward import row_delta
-from given.launch import section_size
+from given.launch import l2_group_size
 
 _KEYS = 128  # of a tile of work of dK and dV
 _CONSUMERS = 2
@@ -251,7 +251,7 @@ def plan(q: torch.Tensor, k: torch.Tensor, rule: Rule, with_dq: bool) -> tuple[A
     heads_apart = with_dq and are_heads_apart(rule, group_size, head_dim)
     heads = 1 if heads_apart else group_size  # of a tile of work
     works = batch * num_q_heads // heads
-    section = section_size(works, 2 * heads * seqlen_q * head_dim * q.element_size(), tiles)
+    section = l2_group_size(works, 2 * heads * seqlen_q * head_dim * q.element_size(), tiles)
     schedule, _ = kernels()
     sizes = schedule.Sizes(
         seqlen_q, seqlen_k, num_q_heads, num_kv_heads, group_size, section, tiles, works * tiles,

@@ -240,7 +240,8 @@ MISTAKES = {
     "the scale of dK forgotten": ("(dk * sizes.scale)", "(dk)", "dk: error"),
     "the scale of dQ forgotten": ("hand_over(dq * sizes.scale,", "hand_over(dq,", "dq: error"),
     "no fence before the stores": (
-        "\n    fence_async_shared()\n", "\n", "without a fence",
+        "            fence_async_shared()\n            store_tile", "            store_tile",
+        "without a fence",
     ),
 }  # fmt: skip
 

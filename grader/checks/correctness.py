@@ -1,4 +1,4 @@
-"""Compares what a submission returned with the oracle, under a derived tolerance.
+"""Compares what a submission returned with the reference, under a derived tolerance.
 
 Allowed error = c x the error of an honest computation of the same precision (reference, the same
 case) + a floor. The floor is a small multiple of the unit roundoff times the sum of the absolute
@@ -339,7 +339,7 @@ def _extent(name: str, got: torch.Tensor, wrong: torch.Tensor) -> str:
         others = tuple(d for d in range(wrong.dim()) if d != axis)
         hit = wrong.any(others) if others else wrong
         if hit.numel() > 1 and not hit.all():
-            parts.append(f"{label} {ranges(hit)} of {hit.numel()}")
+            parts.append(f"{named_ranges(label, hit)} of {hit.numel()}")
     nan = int(got.isnan().sum())
     infinite = int(got.isinf().sum())
     parts.append(f"{nan} NaN" if nan else "no NaN")
@@ -356,6 +356,12 @@ def _percent(part: int, whole: int) -> str:
 def ranges(hit: torch.Tensor | np.ndarray) -> str:
     """Write the true positions of a 1-D mask as ranges, three at the most."""
     return ranges_of(torch.nonzero(torch.as_tensor(hit)).flatten().tolist())
+
+
+def named_ranges(what: str, hit: torch.Tensor) -> str:
+    """Write "row 3", "rows 0-50, 52" or "batches 0, 1" for the true positions of a 1-D mask."""
+    many = int(hit.sum()) > 1
+    return f"{what}{('es' if what == 'batch' else 's') if many else ''} {ranges(hit)}"
 
 
 def ranges_of(positions: Iterable[int]) -> str:

@@ -1,7 +1,7 @@
-"""What a kernel's walk over the tiles came to, beside what it had to be: pure functions of a trace.
+"""Which pairs a kernel's loop counted, beside those that it had to: pure functions of a trace.
 
-A pair is a query and a key. It is due where the key is visible to the query; it was taken where its
-weight, not masked, was in the product that is looked at.
+A pair is a query and a key. It is due where the key is visible to the query; it was taken (counted)
+where its weight, not masked, was in the product in question.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import torch
 from grader.causes.rules.numbers import Rounding
 from grader.causes.state.program import Called
 from grader.checks import outcome
-from grader.checks.correctness import Difference, ranges
+from grader.checks.correctness import Difference, named_ranges
 from grader.isolate.evidence import CallEvidence
 from grader.judge.case import CheckCase
 from grader.judge.looks import Seen
@@ -308,11 +308,11 @@ def _places(where: torch.Tensor) -> str:
     text = f"{int(where.sum())} of {where.numel()} rows"
     if where.dim() == 3:
         rows, heads = where.flatten(0, 1).any(0), where.any(2).flatten()
-        text += f", rows {ranges(rows)}" if not rows.all() else ""
+        text += f", {named_ranges('row', rows)}" if not rows.all() else ""
         if heads.numel() > 1 and not heads.all():
-            text += f" of heads {ranges(heads)}"
+            text += f" of {named_ranges('head', heads)}"
     elif where.dim() == 1 and not where.all():
-        text += f", rows {ranges(where)}"
+        text += f", {named_ranges('row', where)}"
     return text
 
 

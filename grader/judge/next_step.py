@@ -36,7 +36,7 @@ def next_step(
         helps = _that_helps(problem, None if source.next_step else broken)
         return f"{problem.id} step {step} ({title}), problems/{problem.id}/README.md; {helps}"
     if broken is not None:
-        return f"{problem.id}, {broken.id}: {broken.title}; {_that_helps(problem, broken)}"
+        return f"{problem.id}, check {broken.id} ({broken.title}); {_that_helps(problem, broken)}"
     lost = work.points.earned < work.points.available
     if scoring.is_complete(correctness) and lost and not scoring.is_wasteful(work):
         return f"{problem.id} has right results, and its work could not be counted"

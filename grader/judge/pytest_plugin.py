@@ -169,7 +169,7 @@ def _show_each_cause_once(reporter: Any, causes: Mapping[Any, CauseFound]) -> No
             shown[key] = report
     if again:
         reporter.stats["failed"] = list(shown.values())
-        reporter.stats["failed for a cause told above"] = again
+        reporter.stats["failed for a cause named above"] = again
     if any(key[0] != "other" for key in shown):
         # pytest's own summary would cut the cause to the width of the terminal.
         reporter.reportchars = "".join(c for c in reporter.reportchars if c not in "fE")

@@ -33,7 +33,7 @@ _NO_GPU = "not measured: needs a CUDA GPU"
 _QUICK = "not measured: QUICK=1"
 _NO_COUNT = Evidence(verdict=Verdict.INTERNAL, reason="the judge recorded no count of work")
 _NOT_RUN = Evidence(verdict=Verdict.SKIPPED, reason="not run")
-_UNSEEN_WITHOUT_A_GPU = "passes as far as a CPU can see; a GPU also shows what runs there alone"
+_UNSEEN_WITHOUT_A_GPU = "passes all that a CPU can check; a GPU also checks what runs only there"
 
 
 @dataclasses.dataclass(frozen=True)

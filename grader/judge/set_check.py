@@ -45,7 +45,7 @@ def check_set(problems: Sequence[str]) -> None:
         raise SetError(f"{done.stdout.strip()}; mend or restore the file, then run again")
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise EnvironmentFault(f"the problems cannot be checked: {last}; `make doctor` tells more")
+        raise EnvironmentFault(f"the problems cannot be checked: {last}; `make doctor` shows more")
 
 
 def main(problems: Sequence[str]) -> int:

@@ -198,13 +198,13 @@ def _finding(entry: Entry, problem: str | None) -> list[str]:
     command = f"make grade P={problem or ANY} X=1"
     note = (
         "`X=1` stops at the first failure. The message names the test, and the step if it is"
-        " known; its line `repeat` is the command that repeats the run with the same inputs."
+        " known; its `repeat` line runs it again on the same inputs."
     )
     if entry.file == "events":
         return [note, _block([command])]
     costs = {id: entry.costs[id] for id in entry.problems if id in entry.costs}
     if costs:
-        note = f"Each `pytest` command runs the failing check with the smallest cases. {note}"
+        note = f"Each `pytest` command runs the cheapest check that fails. {note}"
     elif entry.file == "results":
         note += " The judge recognises this cause by the numbers of the result, and names no line."
     elif entry.file in ("kernels", "pairs"):

@@ -274,10 +274,10 @@ def _output(message: Message, width: int) -> list[str]:
 
 
 def walk_as_due(tiles: TileMap) -> str:
-    """Say that the walk is right: over the keys of each query, or the queries of each key."""
+    """Say that the right pairs were counted: keys of each query, or queries of each key."""
     one = "pair of a key and a query" if tiles.product in ("dk", "dv") else "key"
     return (
-        f"every visible {one} took part once, and no other did: look at the arithmetic, and at"
+        f"every visible {one} was counted once, and no other: look at the arithmetic, and at"
         " where the result is stored"
     )
 
@@ -287,7 +287,7 @@ def _tiles(message: Message, width: int, *, named: bool) -> list[str]:
     if tiles is None or (named and is_as_due(tiles)):
         return []
     if is_as_due(tiles):
-        return wrap(walk_as_due(tiles), width, "  walk    ")
+        return wrap(walk_as_due(tiles), width, "  pairs   ")
     lines = tile_lines(tiles)
     return [*wrap(lines[0], width, "  tiles   "), *(f"        {line}" for line in lines[1:])]
 

@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 TRACED = ("p01", "p03", "p04", "p05", "p06", "p07")  # the forward passes of attention
 UNTRACED = {
     "p02": "the kernels of p02 have no running maximum and no accumulator of attention:"
-    " make grade P=p02 says which elements took part",
+    " make grade P=p02 says which elements were counted",
     **dict.fromkeys(
         ("p08", "p09"),
         "a backward kernel sums gradients over tiles, and has no state that a tile alone makes"

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from given.arguments import positive_scale
 from given.launch import VARYING, batch_and_head, grid_of_queries, memory_for_tensor_cores
-from given.softmax import fold_tile, initial_state
+from given.softmax import add_tile, initial_state
 from given.tiles import load_keys, load_tile, store_tile
 from given.units import LN_2, LOG2_E
 
@@ -19,7 +19,7 @@ def _forward_tiles(
     acc, running_max, running_sum, q, k_ptr, v_ptr, stride_kn, stride_vn, queries, begin, end,
     seqlen, scale_log2, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, IS_DIAGONAL: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys from begin to end into the running state of one tile of queries."""
+    """Add the keys from begin to end to the running state of one tile of queries."""
     rows = tl.arange(0, BLOCK_N)
     k_offs = rows[:, None] * stride_kn + tl.arange(0, HEAD_DIM)[None, :]  # (BLOCK_N, HEAD_DIM)
     v_offs = rows[:, None] * stride_vn + tl.arange(0, HEAD_DIM)[None, :]  # (BLOCK_N, HEAD_DIM)
@@ -36,7 +36,7 @@ def _forward_tiles(
         if IS_DIAGONAL:
             scores = tl.where(keys[None, :] <= queries[:, None], scores, float("-inf"))
         new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
-        running_sum, acc = fold_tile(scores, v, running_max, new_max, running_sum, acc, scale_log2)
+        running_sum, acc = add_tile(scores, v, running_max, new_max, running_sum, acc, scale_log2)
         running_max = new_max
     return acc, running_max, running_sum
 
@@ -50,7 +50,7 @@ def _forward_kernel(
     """One program computes BLOCK_M query rows of one query head.
 
     Algorithm: the tiles of p04 in two loops: the full ones, then those on the diagonal.
-    Grid: (query heads of a section, query tiles, sections), longest rows first.
+    Grid: (query heads of an L2 group, query tiles, L2 groups), longest rows first.
     Memory traffic: Q and out once; on average half of K and V per query tile.
     Limits: BLOCK_N divides BLOCK_M; last dimensions contiguous.
     """

@@ -131,10 +131,10 @@ def sink_window_tiles(q, window_size, num_sink_tokens, descriptors=False):
 
 
 def grid_of_queries(q, k, block_m):
-    """Return the grid (query heads of a section, query tiles, sections) of causal attention.
+    """Return the grid (query heads of an L2 group, query tiles, L2 groups) of causal attention.
 
     Axis 0 starts fastest: the heads of a group run side by side and find each other's K and V tiles
-    in L2 cache. Sections start one after the other, see `section_size`.
+    in L2 cache. L2 groups start one after the other, see `l2_group_size`.
     """
     batch, num_q_heads, seqlen, head_dim = q.shape
     num_kv_heads = k.shape[1]
@@ -142,29 +142,29 @@ def grid_of_queries(q, k, block_m):
     num_tiles = triton.cdiv(seqlen, block_m)
     head_bytes = 2 * seqlen * head_dim * k.element_size()
     room = _room(q.device)
-    heads = section_size(batch * num_kv_heads, head_bytes, group_size * num_tiles, **room)
+    heads = l2_group_size(batch * num_kv_heads, head_bytes, group_size * num_tiles, **room)
     section = group_size * heads
     return section, num_tiles, batch * num_q_heads // section
 
 
 def grid_of_keys(q, k, block_n):
-    """Return the grid (kv heads of a section, key tiles, sections) of dK and dV."""
+    """Return the grid (kv heads of an L2 group, key tiles, L2 groups) of dK and dV."""
     batch, num_kv_heads, seqlen, head_dim = k.shape
     num_heads, num_tiles = batch * num_kv_heads, triton.cdiv(seqlen, block_n)
     group_bytes = 2 * (q.shape[1] // num_kv_heads) * seqlen * head_dim * q.element_size()
-    section = section_size(num_heads, group_bytes, num_tiles, **_room(q.device))
+    section = l2_group_size(num_heads, group_bytes, num_tiles, **_room(q.device))
     return section, num_tiles, num_heads // section
 
 
 def _room(device):
-    """Return what a section may fill; a CPU runs one program at a time and has no L2 for it."""
+    """Return what an L2 group may fill; a CPU runs one program at a time and has no L2 for it."""
     if device.type == "cuda":
         return {"l2_bytes": _L2_BYTES, "programs": _ENOUGH_PROGRAMS}
     return {"l2_bytes": 0, "programs": 2}
 
 
-def section_size(num_heads, head_bytes, num_tiles, l2_bytes=_L2_BYTES, programs=_ENOUGH_PROGRAMS):
-    """Return how many heads start together; the next section starts when their programs have.
+def l2_group_size(num_heads, head_bytes, num_tiles, l2_bytes=_L2_BYTES, programs=_ENOUGH_PROGRAMS):
+    """Return how many heads start together; the next L2 group starts when their programs have.
 
     Few enough that what they read again and again stays in L2 cache, enough for all
     multiprocessors, and a divisor of num_heads.
@@ -185,7 +185,7 @@ def section_size(num_heads, head_bytes, num_tiles, l2_bytes=_L2_BYTES, programs=
 
 @triton.jit
 def batch_and_head(num_heads):
-    """Return batch and head of this program for a grid (heads of a section, tiles, sections).
+    """Return batch and head of this program for a grid (heads of an L2 group, tiles, L2 groups).
 
     Both are int64, because they will meet strides.
     """

@@ -1,9 +1,9 @@
-"""The walk of p07 over sinks and window, for the problems after it. Opens with p08."""
+"""The loop of p07 over sinks and window, for the problems after it. Opens with p08."""
 
 import triton
 import triton.language as tl
 
-from given.softmax import fold_tile
+from given.softmax import add_tile
 from given.tiles import load_tile
 from given.windows import safe_maximum, window_bounds
 
@@ -12,9 +12,9 @@ from given.windows import safe_maximum, window_bounds
 def sink_window_bounds(
     query_start, seqlen, window_size, num_sink_tokens, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
-    """Return begin, first_key, full_start, full_end, end_key of the walk of one query tile.
+    """Return begin, first_key, full_start, full_end, end_key of the loop of one query tile.
 
-    The walk visits positions. Those from begin to first_key stand for the tiles of the sinks,
+    The loop visits positions. Those from begin to first_key stand for the tiles of the sinks,
     `begin` for key 0; from first_key on a position is the key itself. The other bounds are those of
     `given.windows.window_bounds`.
     """
@@ -38,12 +38,12 @@ def is_visible(queries, keys, seqlen, window_size, num_sink_tokens):
 
 
 @triton.jit
-def sink_window_walk(
+def sink_window_loop(
     q, k_ptr, v_ptr, stride_kn, stride_vn, queries,
     begin, first_key, full_start, full_end, end_key, seqlen, window_size, num_sink_tokens,
     running_max, running_sum, acc, scale_log2, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Fold the tiles of the sinks, then those of the window, into the running state; return it.
+    """Add the tiles of the sinks, then those of the window, to the running state; return it.
 
     Args:
         q: (BLOCK_M, HEAD_DIM), one tile of queries.
@@ -64,6 +64,9 @@ def sink_window_walk(
             scores = tl.where(visible, scores, float("-inf"))
         new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
         safe_max = safe_maximum(new_max)  # (BLOCK_M,)
-        running_sum, acc = fold_tile(scores, v, running_max, safe_max, running_sum, acc, scale_log2)
+        running_sum, acc = add_tile(scores, v, running_max, safe_max, running_sum, acc, scale_log2)
         running_max = new_max
     return running_max, running_sum, acc
+
+
+sink_window_walk = sink_window_loop  # its name until 0.25, for files of that release

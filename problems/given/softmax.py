@@ -14,8 +14,8 @@ def initial_state(BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr):
 
 
 @triton.jit
-def fold_tile(scores, v, running_max, new_max, running_sum, acc, scale_log2):
-    """Fold one tile of keys and values into running_sum and acc, and return both.
+def add_tile(scores, v, running_max, new_max, running_sum, acc, scale_log2):
+    """Add one tile of keys and values to running_sum and acc, and return both.
 
     Args:
         scores: (BLOCK_M, BLOCK_N), products of queries and keys, -inf where not visible.
@@ -29,3 +29,6 @@ def fold_tile(scores, v, running_max, new_max, running_sum, acc, scale_log2):
     running_sum = running_sum * rescale + tl.sum(p, 1)
     acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
     return running_sum, acc
+
+
+fold_tile = add_tile  # its name until 0.25, for files of that release

@@ -6,9 +6,9 @@ import triton.language as tl
 
 @triton.jit
 def window_bounds(query_start, seqlen, window_size, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Return first_key, full_start, full_end, end_key of the walk of one query tile.
+    """Return first_key, full_start, full_end, end_key of the loop of one query tile.
 
-    The walk visits the tiles from first_key to end_key. From full_start to full_end every
+    The loop visits the tiles from first_key to end_key. From full_start to full_end every
     query of the tile sees every key; where full_start is past full_end there are no such
     tiles. All but end_key are tile boundaries.
     """

@@ -22,7 +22,7 @@ def test_half(case):
 
 
 def test_products(case):
-    """products are taken in fp32, not in 16 bits"""
+    """products are computed in fp32, not in 16 bits"""
     case.agrees_with(reference.weighted_row_sum)
 
 

@@ -9,18 +9,18 @@ import triton.language as tl
 
 from given.arguments import check_attention, default_scale, positive_scale
 from given.launch import forward_tiles, grid_of_queries
-from given.softmax import fold_tile, initial_state
+from given.softmax import add_tile, initial_state
 from given.tiles import load_keys, load_tile, store_tile
 from given.units import LN_2, LOG2_E
 
 
 @triton.jit
-def _walk(
+def _loop(
     q, k_ptr, v_ptr, stride_kn, stride_vn, queries, full_end, end_key, seqlen,
     running_max, running_sum, acc, scale_log2,
     HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, IS_EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys from 0 to end_key into the running state of one tile of queries.
+    """Add the keys from 0 to end_key to the running state of one tile of queries.
 
     Every query sees every key before full_end, a tile boundary; tiles from there on are masked.
     """
@@ -32,7 +32,7 @@ def _walk(
     # >>> step 1: the loop over the key tiles, and the mask (about 13 lines)
     # After it: running_max, running_sum and acc cover the keys before end_key, each for the queries
     # that see it (key <= query); K and V of each tile were loaded with `load_keys`; scores of tiles
-    # before full_end were not masked. `fold_tile` takes the maximum before and after the tile.
+    # before full_end were not masked. `add_tile` takes the maximum before and after the tile.
     raise NotImplementedError(
         "p04 step 1: the loop over the key tiles, and the mask; see problems/p04/README.md"
     )
@@ -48,10 +48,10 @@ def _attention_kernel(
 ):  # fmt: skip
     """One program computes BLOCK_M query rows of one head.
 
-    Algorithm: hold the query tile and walk the key tiles from left to right. Full tiles, whose
+    Algorithm: hold the query tile and visit the key tiles from left to right. Full tiles, whose
     every key lies before every query, need no mask; tiles on the diagonal are masked; tiles above
     it are never visited, which halves the work.
-    Grid: (heads of a section, query tiles, sections), see `grid_of_queries`; longest rows first.
+    Grid: (heads of an L2 group, query tiles, L2 groups), see `grid_of_queries`; longest rows first.
     Memory traffic: Q and out once, half of K and V per query tile; no score leaves the chip.
     Limits: head_dim contiguous; IS_EVEN only where BLOCK_N divides seqlen.
     """
@@ -75,7 +75,7 @@ def _attention_kernel(
     # After it: `full_end` is the first key of the first tile that the diagonal may cut; `end_key`
     # is one more than the last key that a query of this tile sees.
     # <<< step 2
-    running_max, running_sum, acc = _walk(
+    running_max, running_sum, acc = _loop(
         q, k_ptr, v_ptr, k_strides[2], v_strides[2], queries, full_end, end_key, seqlen,
         running_max, running_sum, acc, scale_log2, HEAD_DIM, BLOCK_N, IS_EVEN,
     )  # fmt: skip

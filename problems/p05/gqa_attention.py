@@ -9,10 +9,10 @@ import triton.language as tl
 
 from given.arguments import check_attention, default_scale, positive_scale
 from given.launch import batch_and_head, forward_tiles, grid_of_queries
+from given.loops import causal_loop
 from given.softmax import initial_state
 from given.tiles import load_tile, store_tile
 from given.units import LN_2, LOG2_E
-from given.walks import causal_walk
 
 
 @triton.jit
@@ -44,7 +44,7 @@ def _attention_kernel(
     # <<< step 2
 
     running_max, running_sum, acc = initial_state(BLOCK_M, HEAD_DIM)
-    running_max, running_sum, acc = causal_walk(
+    running_max, running_sum, acc = causal_loop(
         q, k_ptr, v_ptr, k_strides[2], v_strides[2], query_start, seqlen,
         running_max, running_sum, acc, scale_log2, HEAD_DIM, BLOCK_M, BLOCK_N, IS_EVEN,
     )  # fmt: skip

@@ -9,18 +9,18 @@ import triton.language as tl
 
 from given.arguments import check_attention, check_window, default_scale, positive_scale
 from given.launch import VARYING, forward_tiles, program_of_longest_rows_first
-from given.softmax import fold_tile, initial_state
+from given.softmax import add_tile, initial_state
 from given.tiles import load_tile, store_tile
 from given.units import LN_2, LOG2_E
 
 
 @triton.jit
-def _walk(
+def _loop(
     q, k_ptr, v_ptr, stride_kn, stride_vn, queries, first_key, full_start, full_end, end_key,
     seqlen, window_size, running_max, running_sum, acc, scale_log2,
     HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys from first_key to end_key into the running state of one tile of queries.
+    """Add the keys from first_key to end_key to the running state of one tile of queries.
 
     Every query sees every key from full_start to full_end, both tile boundaries; the tiles before
     and after are masked. Where full_start is past full_end, all tiles are.
@@ -30,7 +30,7 @@ def _walk(
     # `load_tile` for K and V. Tiles from full_start to full_end are not masked; in the others query
     # i sees key j only if i - window_size < j <= i. `queries` is a column, (BLOCK_M, 1).
     # `running_max` is the true maximum so far, minus infinity where a row has met no key;
-    # `fold_tile` gets `_safe_maximum` of the new maximum as its new_max.
+    # `add_tile` gets `_safe_maximum` of the new maximum as its new_max.
     raise NotImplementedError(
         "p06 step 1: the loop over the key tiles, and the mask; see problems/p06/README.md"
     )
@@ -57,7 +57,7 @@ def _attention_kernel(
 ):  # fmt: skip
     """One program computes BLOCK_M query rows of one query head.
 
-    Algorithm: one walk over the key tiles of the window, from left to right. Tiles that the left
+    Algorithm: one loop over the key tiles of the window, from left to right. Tiles that the left
     edge of a row's window cuts are masked, and tiles on the diagonal; those between are not.
     Grid: (batch * num_q_heads, query tiles), longest rows first, heads of a group side by side.
     Memory traffic: Q and out once; of K and V window_size + BLOCK_M keys per query tile.
@@ -76,12 +76,12 @@ def _attention_kernel(
 
     first_key, full_start, full_end, end_key = 0, seqlen, 0, seqlen  # until step 3: all masked
     # >>> step 3: the four bounds of the loop (about 4 lines)
-    # After it: the walk begins at `first_key`, the start of the key tile with the first key that a
+    # After it: the loop begins at `first_key`, the start of the key tile with the first key that a
     # query of this tile sees, and ends before `end_key`, one past the last such key. From
     # `full_start` to `full_end`, both boundaries of key tiles, every query of this tile sees every
     # key; full_start may be past full_end, and then no tile is full.
     # <<< step 3
-    running_max, running_sum, acc = _walk(
+    running_max, running_sum, acc = _loop(
         q, k_ptr, v_ptr, k_strides[2], v_strides[2], queries, first_key, full_start, full_end,
         end_key, seqlen, window_size, running_max, running_sum, acc, scale_log2, HEAD_DIM, BLOCK_N,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from given.arguments import (
 )
 from given.backward import add_to_dkdv, add_to_dq, row_delta
 from given.launch import VARYING, program_of_longest_rows_first, sink_window_tiles
-from given.sinks import is_visible, sink_window_bounds, sink_window_walk
+from given.sinks import is_visible, sink_window_bounds, sink_window_loop
 from given.softmax import initial_state
 from given.tiles import has_descriptors, load_rows, load_tile, rows_of_heads, store_tile
 from given.units import LN_2, LOG2_E
@@ -58,7 +58,7 @@ def _forward_kernel(
         "p09 step 1: the sink logit in the running state; see problems/p09/README.md"
     )
     # <<< step 1
-    running_max, running_sum, acc = sink_window_walk(
+    running_max, running_sum, acc = sink_window_loop(
         q, k_ptr, v_ptr, k_strides[2], v_strides[2], queries,
         begin, first_key, full_start, full_end, end_key, seqlen, window_size, num_sink_tokens,
         running_max, running_sum, acc, scale_log2, HEAD_DIM, BLOCK_N,
@@ -79,7 +79,7 @@ def _dq_kernel(
 ):  # fmt: skip
     """dQ of BLOCK_M query rows of one query head per program.
 
-    Algorithm: the walk of the forward pass: sinks, left edge, full tiles, diagonal.
+    Algorithm: the loop of the forward pass: sinks, left edge, full tiles, diagonal.
     Grid: (batch * num_q_heads, query tiles), longest rows first. BLOCK_N divides BLOCK_M.
     Memory traffic: Q, dout and dQ once; of K and V window_size + BLOCK_M keys per query tile, and
     the tiles of the sinks.
@@ -105,8 +105,8 @@ def _dq_kernel(
 
     dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
     # >>> step 2: dQ, with the loop of the forward pass (about 12 lines)
-    # After it: `dq` (BLOCK_M, HEAD_DIM), fp32, is the sum over the tiles of the walk of what
-    # `add_to_dq` adds for each. The walk is that of `sink_window_walk` in given/sinks.py, with the
+    # After it: `dq` (BLOCK_M, HEAD_DIM), fp32, is the sum over the tiles of the loop of what
+    # `add_to_dq` adds for each. The loop is that of `sink_window_loop` in given/sinks.py, with the
     # same bounds. The probabilities exp2(scores * scale_log2 - lse * LOG2_E) are 0 where
     # `is_visible` says no; the mask comes after the subtraction, and tiles from full_start to
     # full_end have none.

@@ -9,18 +9,18 @@ import triton.language as tl
 
 from given.arguments import check_attention, check_window, default_scale, positive_scale
 from given.launch import VARYING, forward_tiles, program_of_longest_rows_first
-from given.softmax import fold_tile, initial_state
+from given.softmax import add_tile, initial_state
 from given.tiles import load_tile, store_tile
 from given.units import LN_2, LOG2_E
 
 
 @triton.jit
-def _walk(
+def _loop(
     q, k_ptr, v_ptr, stride_kn, stride_vn, queries, first_key, full_start, full_end, end_key,
     seqlen, window_size, running_max, running_sum, acc, scale_log2,
     HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys from first_key to end_key into the running state of one tile of queries.
+    """Add the keys from first_key to end_key to the running state of one tile of queries.
 
     Every query sees every key from full_start to full_end, both tile boundaries; the tiles before
     and after are masked. Where full_start is past full_end, all tiles are.
@@ -36,7 +36,7 @@ def _walk(
             scores = tl.where(visible, scores, float("-inf"))
         new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
         safe_max = _safe_maximum(new_max)  # (BLOCK_M,)
-        running_sum, acc = fold_tile(scores, v, running_max, safe_max, running_sum, acc, scale_log2)
+        running_sum, acc = add_tile(scores, v, running_max, safe_max, running_sum, acc, scale_log2)
         running_max = new_max
     # <<< step 1
     return running_max, running_sum, acc
@@ -60,7 +60,7 @@ def _attention_kernel(
 ):  # fmt: skip
     """One program computes BLOCK_M query rows of one query head.
 
-    Algorithm: one walk over the key tiles of the window, from left to right. Tiles that the left
+    Algorithm: one loop over the key tiles of the window, from left to right. Tiles that the left
     edge of a row's window cuts are masked, and tiles on the diagonal; those between are not.
     Grid: (batch * num_q_heads, query tiles), longest rows first, heads of a group side by side.
     Memory traffic: Q and out once; of K and V window_size + BLOCK_M keys per query tile.
@@ -84,7 +84,7 @@ def _attention_kernel(
     full_start = tl.cdiv(tl.maximum(end_key - window_size, 0), BLOCK_N) * BLOCK_N
     full_end = query_start // BLOCK_N * BLOCK_N
     # <<< step 3
-    running_max, running_sum, acc = _walk(
+    running_max, running_sum, acc = _loop(
         q, k_ptr, v_ptr, k_strides[2], v_strides[2], queries, first_key, full_start, full_end,
         end_key, seqlen, window_size, running_max, running_sum, acc, scale_log2, HEAD_DIM, BLOCK_N,
     )  # fmt: skip

@@ -9,19 +9,19 @@ import triton.language as tl
 
 from given.arguments import check_attention, check_window, default_scale, positive_scale
 from given.launch import VARYING, forward_tiles, program_of_longest_rows_first
-from given.softmax import fold_tile, initial_state
+from given.softmax import add_tile, initial_state
 from given.tiles import load_tile, store_tile
 from given.units import LN_2, LOG2_E
 from given.windows import safe_maximum, window_bounds
 
 
 @triton.jit
-def _walk(
+def _loop(
     q, k_ptr, v_ptr, stride_kn, stride_vn, queries, begin, first_key, full_start, full_end, end_key,
     seqlen, window_size, num_sink_tokens, running_max, running_sum, acc, scale_log2,
     HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Fold the tiles of the sinks, then those of the window, into the running state.
+    """Add the tiles of the sinks, then those of the window, to the running state.
 
     The positions before first_key stand for the tiles of the sinks, `begin` for key 0; from
     first_key on a position is the key itself. Every query sees every key from full_start to
@@ -42,7 +42,7 @@ def _walk(
             scores = tl.where(visible, scores, float("-inf"))
         new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)  # (BLOCK_M,)
         safe_max = safe_maximum(new_max)  # (BLOCK_M,)
-        running_sum, acc = fold_tile(scores, v, running_max, safe_max, running_sum, acc, scale_log2)
+        running_sum, acc = add_tile(scores, v, running_max, safe_max, running_sum, acc, scale_log2)
         running_max = new_max
         # <<< step 1
     return running_max, running_sum, acc
@@ -56,7 +56,7 @@ def _attention_kernel(
 ):  # fmt: skip
     """One program computes BLOCK_M query rows of one query head.
 
-    Algorithm: one walk: the tiles of the sinks before the first tile of the window, masked; then
+    Algorithm: one loop: the tiles of the sinks before the first tile of the window, masked; then
     the window as in p06. Sinks in a tile of the window are visible there and nowhere else.
     Grid: (batch * num_q_heads, query tiles), longest rows first, heads of a group side by side.
     Memory traffic: as in p06, and the tiles of the sinks once more per query tile, from L2.
@@ -80,7 +80,7 @@ def _attention_kernel(
     sink_end = tl.minimum(num_sink_tokens, first_key)
     begin = first_key - tl.cdiv(sink_end, BLOCK_N) * BLOCK_N
     # <<< step 2
-    running_max, running_sum, acc = _walk(
+    running_max, running_sum, acc = _loop(
         q, k_ptr, v_ptr, k_strides[2], v_strides[2], queries, begin, first_key, full_start,
         full_end, end_key, seqlen, window_size, num_sink_tokens, running_max, running_sum, acc,
         scale_log2, HEAD_DIM, BLOCK_N,

@@ -168,7 +168,7 @@ def _dq_kernel(
     """One program computes dQ of BLOCK_M query rows of one query head.
 
     Algorithm: visit the key tiles of the forward pass: full tiles, then those on the diagonal.
-    Grid: (query heads of a section, query tiles, sections), see `grid_of_queries`; longest rows
+    Grid: (query heads of an L2 group, query tiles, L2 groups), see `grid_of_queries`; longest rows
     first.
     Memory traffic: Q, dout and dQ once; on average half of K and V per query tile.
     Limits: BLOCK_N divides BLOCK_M; last dimensions contiguous.
@@ -256,7 +256,7 @@ def _dkdv_kernel(
     summed in registers, without atomics, and the result does not depend on the order of programs.
     Every tile is masked, though only those on the diagonal need it: two loops would need
     too many registers, and a branch would cost more than the mask.
-    Grid: (kv heads of a section, key tiles, sections), see `grid_of_keys`; longest columns first.
+    Grid: (kv heads of an L2 group, key tiles, L2 groups), see `grid_of_keys`; long columns first.
     Memory traffic: K, V, dK and dV once; on average half of Q and dout per key tile.
     Limits: BLOCK_M divides BLOCK_N; last dimensions contiguous; dk and dv share their strides;
     for DESCRIPTORS see `has_descriptors`.

@@ -18,7 +18,7 @@ from given.arguments import (
 )
 from given.backward import add_to_dkdv, add_to_dq, row_delta
 from given.launch import VARYING, program_of_longest_rows_first, sink_window_tiles
-from given.sinks import is_visible, sink_window_bounds, sink_window_walk
+from given.sinks import is_visible, sink_window_bounds, sink_window_loop
 from given.softmax import initial_state
 from given.tiles import has_descriptors, load_rows, load_tile, rows_of_heads, store_tile
 from given.units import LN_2, LOG2_E
@@ -55,7 +55,7 @@ def _forward_kernel(
         running_max = tl.maximum(running_max, sink_logit * LOG2_E)
         running_sum += 1.0
     # <<< step 1
-    running_max, running_sum, acc = sink_window_walk(
+    running_max, running_sum, acc = sink_window_loop(
         q, k_ptr, v_ptr, k_strides[2], v_strides[2], queries,
         begin, first_key, full_start, full_end, end_key, seqlen, window_size, num_sink_tokens,
         running_max, running_sum, acc, scale_log2, HEAD_DIM, BLOCK_N,
@@ -76,7 +76,7 @@ def _dq_kernel(
 ):  # fmt: skip
     """dQ of BLOCK_M query rows of one query head per program.
 
-    Algorithm: the walk of the forward pass: sinks, left edge, full tiles, diagonal.
+    Algorithm: the loop of the forward pass: sinks, left edge, full tiles, diagonal.
     Grid: (batch * num_q_heads, query tiles), longest rows first. BLOCK_N divides BLOCK_M.
     Memory traffic: Q, dout and dQ once; of K and V window_size + BLOCK_M keys per query tile, and
     the tiles of the sinks.

@@ -33,7 +33,7 @@ def _takes(name: str, lines: str, *verdicts: str) -> Trick:
 
 REACHING = (
     _reads("a model answer", "RUN_FOLDER/checkout/solutions/p02/weighted_row_sum.py"),
-    _reads("the oracle", "RUN_FOLDER/checkout/reference/naive.py"),
+    _reads("the reference", "RUN_FOLDER/checkout/reference/naive.py"),
     _reads("a neighbour's file", "RUN_FOLDER/submission/p02/weighted_row_sum.py"),
     _reads("who has an account", "/etc/passwd"),
     # These lie in the jail's own /tmp, if it shows their folder; none may be found afterwards.

@@ -101,7 +101,7 @@ def old_maximum_replaced(problem: str) -> tuple[str, str] | None:
     subtracted = {"p04": "new_max", "p06": "safe_max", "p07": "safe_max"}.get(problem)
     if subtracted is None:
         return None
-    call = "= fold_tile(scores, v, {}, " + subtracted
+    call = "= add_tile(scores, v, {}, " + subtracted
     return call.format("running_max"), call.format(subtracted)
 
 

@@ -28,7 +28,7 @@ NEXT_KEY_VISIBLE = (
 _EDGE_OR_DIAGONAL = "if (key_start < full_start) | (key_start >= full_end):"
 _WALK_DONE = "\n    out = acc / running_sum[:, None]"
 _WALK = """\
-    running_max, running_sum, acc = _walk(
+    running_max, running_sum, acc = _loop(
         q, k_ptr, v_ptr, k_strides[2], v_strides[2], queries, {begin}, {end}, {end}, {end},
         seqlen, window_size, running_max, running_sum, acc, scale_log2, HEAD_DIM, BLOCK_N,
     )

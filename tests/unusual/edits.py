@@ -128,7 +128,7 @@ _ALL_MASKED_IN_WINDOW = (
     ("// BLOCK_N * BLOCK_N\n    end_key", "// BLOCK_N * 0\n    end_key"),
 )
 _P06_WALK = """\
-    running_max, running_sum, acc = _walk(
+    running_max, running_sum, acc = _loop(
         q, k_ptr, v_ptr, k_strides[2], v_strides[2], queries, first_key, full_start, full_end,
         end_key, seqlen, window_size, running_max, running_sum, acc, scale_log2, HEAD_DIM, BLOCK_N,
     )  # fmt: skip

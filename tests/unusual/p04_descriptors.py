@@ -44,7 +44,7 @@ def _descriptor_kernel(
         visible = (key_start + tl.arange(0, BLOCK_N))[None, :] <= rows[:, None]
         scores = tl.where(visible, scores, float("-inf"))
         new_max = tl.maximum(running_max, tl.max(scores, 1) * scale_log2)
-        running_sum, acc = fold_tile(scores, v, running_max, new_max, running_sum, acc, scale_log2)
+        running_sum, acc = add_tile(scores, v, running_max, new_max, running_sum, acc, scale_log2)
         running_max = new_max
     out = acc / running_sum[:, None]
     out_tiles.store([query_start, 0], out.to(out_ptr.dtype.element_ty))

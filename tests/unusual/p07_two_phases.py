@@ -3,7 +3,7 @@
 
 
 @triton.jit
-def _walk(
+def _loop(
     state_m, state_l, state_o, q, K, V, skn, svn, r, begin, stop, W, S, scale,
     D: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -44,8 +44,8 @@ def _two_phases(
     z = tl.zeros([BR], tl.float32)
     o = tl.zeros([BR, D], tl.float32)
     left = tl.maximum(m0 - W + 1, 0)
-    mx, z, o = _walk(mx, z, o, q, K, V, sk[2], sv[2], r, 0, tl.minimum(S, left), W, S, scale, D, BC)
-    mx, z, o = _walk(
+    mx, z, o = _loop(mx, z, o, q, K, V, sk[2], sv[2], r, 0, tl.minimum(S, left), W, S, scale, D, BC)
+    mx, z, o = _loop(
         mx, z, o, q, K, V, sk[2], sv[2], r, left, tl.minimum(m0 + BR, T), W, S, scale, D, BC
     )
     z = tl.where(r < T, z, 1.0)

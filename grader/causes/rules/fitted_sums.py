@@ -90,7 +90,7 @@ def _one_number_more(x: torch.Tensor, off: torch.Tensor) -> Sighting | None:
         count = round(more)
         tiles = [t for t in _TILES if count == -x.shape[1] % t]
         lanes = (
-            f", as many as a tile of {tiles[-1]} has lanes past the last column" if tiles else ""
+            f", as many as a tile of {tiles[-1]} has elements past the last column" if tiles else ""
         )
     return by_numbers(
         "ROWS-OFFSET",

@@ -23,7 +23,7 @@ def is_uneven(walk: Walk) -> bool:
 def uneven(walk: Walk) -> Sighting:
     batch, head, _, key = walk.example(walk.twice)
     twice = query_range(walk.twice[batch, head, :, key])
-    pairs = f"key {key} took {twice} of query head {head} twice"
+    pairs = f"key {key} counted {twice} of query head {head} twice"
     first = head // walk.group * walk.group
     for other in (head, *range(first, first + walk.group)):
         missing = walk.missing[batch, other, :, key]

@@ -179,9 +179,9 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         masks = [walk.mask_of(walk.taken & ~walk.twice & side) for side in (left, ~left)]
         located = 0 not in masks and masks[0] != masks[1]
         first = again = masks[before] if located else again
-    pair = f"query {query} takes key {key}"
+    pair = f"query {query} counts key {key}"
     if walk.product != "out":
-        pair = f"{walk.product} takes the pair of query {query} and key {key}"
+        pair = f"{walk.product} counts the pair of query {query} and key {key}"
     loops = f"; first in the loop of line {first}" if first not in (0, again) else ""
     rows = int(walk.twice.any(2 if walk.over_queries else 3).sum())
     noun = ("key", "keys") if walk.over_queries else ("query", "queries")
@@ -191,7 +191,7 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         located=located,
         variant=variant,
         pair=pair,
-        row=_row(walk, walk.twice, "took"),
+        row=_row(walk, walk.twice, "counted"),
         loops=loops,
         number=f"{rows} {noun[rows != 1]}",
         query=query,
@@ -249,7 +249,7 @@ def not_aligned(case: Case, walk: Walk) -> Sighting | None:
         walk.loop_line,
         first=first,
         size=walk.tile[1],
-        row=_row(walk, extra, "took"),
+        row=_row(walk, extra, "counted"),
     )
 
 
@@ -265,7 +265,7 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
             id = "KEYS-BEFORE-THE-WINDOW"
         else:
             return None
-        row = _row(walk, extra, "took")
+        row = _row(walk, extra, "counted")
         masks = walk.masks[extra]
         if (masks == 2).all():
             return Sighting("MASKED-SCORES-NOT-HIDDEN", walk.mask_of(extra), located=True, row=row)
@@ -296,7 +296,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
     heads = missing_heads(walk)
     if heads.any() and not heads.all():
         return heads_never_taken(walk)
-    row = _row(walk, missing, "never took")
+    row = _row(walk, missing, "never counted")
     keys = missing.any(axis=(0, 1, 2))
     beyond = np.arange(case.seqlen_k) >= case.seqlen_q
     if beyond.any() and (keys == beyond).all():
@@ -356,7 +356,7 @@ def _masked_for_another(case: Case, walk: Walk) -> Sighting | None:
         "KEYS-NEVER-VISITED",
         walk.line_of(walk.taken_at, walk.taken & far),
         visible=_visible(walk),
-        row=_row(walk, missing, "never took"),
+        row=_row(walk, missing, "never counted"),
         loop="queries" if walk.over_queries else "tiles",
         tiles="",
     )
@@ -368,7 +368,7 @@ def _visible(walk: Walk) -> str:
 
 
 def _row(walk: Walk, pairs: np.ndarray, verb: str) -> str:
-    """Tell of one row of the result: "query 3 of head 0 took keys 4-7", or a key's queries."""
+    """Tell of one row of the result: "query 3 of head 0 counted keys 4-7", or a key's queries."""
     batch, head, query, key = walk.example(pairs)
     if walk.over_queries:
         queries = query_range(pairs[batch, head, :, key])
@@ -378,5 +378,5 @@ def _row(walk: Walk, pairs: np.ndarray, verb: str) -> str:
 
 def _example(walk: Walk) -> str:
     if walk.missing.any():
-        return _row(walk, walk.missing, "never took")
-    return _row(walk, walk.extra, "took")
+        return _row(walk, walk.missing, "never counted")
+    return _row(walk, walk.extra, "counted")

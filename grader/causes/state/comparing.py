@@ -1,4 +1,4 @@
-"""Compares the rounds of a program with the oracle: where they part, if they do, and what is known.
+"""Compares a program's rounds with the reference: where they diverge, and what is known.
 
 Nothing is said to be wrong in rows that are right in the end: whatever a kernel keeps there, it is
 a convention that this room does not know.
@@ -65,7 +65,7 @@ class Compared:
 def compare(
     problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool
 ) -> Compared:
-    """Compare rounds with the oracle; they may part where a result of the queries is `wrong`."""
+    """Compare rounds with the reference; they may part where a result of the queries is `wrong`."""
     oracle = oracle_of(problem_id, case, inputs, rounds)
     segments = rounds.column("segment")
     tolerance = TOLERANCES[case.dtype]
@@ -94,9 +94,7 @@ def _why_not(rounds: Rounds, oracle: Oracle) -> str:
     for r in np.flatnonzero(products == 0):
         others = [s for s in range(len(rounds)) if s != r]
         if any(np.isin(held[r][held[r] >= 0], held[s]).any() for s in others):
-            return (
-                "the kernel walks over keys more than once, and each walk makes a part of the state"
-            )
+            return "the kernel has several loops over keys, and each makes a part of the state"
     if not products.any():
         return "no product of weights with tiles of V was seen"
     if rounds.column("apart").any():

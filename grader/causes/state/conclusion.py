@@ -127,7 +127,7 @@ def _notes(rounds: Rounds, compared: Compared) -> list[str]:
                 " which units, in every tile; what has no line of the reference is not compared"
             )
     guessed = dict.fromkeys(
-        f"{role.variable.name} is taken for the {_NAMES[name]} because of {role.known.value}"
+        f"{role.variable.name} is read as the {_NAMES[name]} because of {role.known.value}"
         for roles in compared.roles
         for name in ROLES
         if (role := getattr(roles, name)) is not None and role.known in (Known.NAME, Known.PRODUCTS)

@@ -29,7 +29,7 @@ Ids = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Called:
-    """One case, called: its inputs, the oracle, what came of it, and where that is wrong.
+    """One case, called: its inputs, the reference, what came of it, and where that is wrong.
 
     `number` is that of the case in its check, from 1; `failure` is how a call ended that did not
     come back with results.

@@ -40,7 +40,7 @@ def what_ran(
     ran += [(load["line"], _load(case, name, load)) for name, load in loads if name == "v"]
     ran.append((lines["product_line"], "multiplies the weights with V"))
     stored = [int(rounds.column(name)[r]) for name in ("stored", "stored_too")]
-    ran += [(line, "stores what came of it") for line in stored]
+    ran += [(line, "stores the result") for line in stored]
     yield from (SourceLine(line=line, text=text) for line, text in ran if line)
 
 

@@ -2,7 +2,7 @@
 
 A kernel may keep its maximum in units of the scores, scaled or times log2(e); it may subtract
 another number than the maximum; it may keep the accumulator divided. So a maximum is compared in a
-unit, and what is relative to it with the oracle's state relative to what the kernel subtracts.
+unit, and what is relative to it with the reference's state relative to what the kernel subtracts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Reference = tuple[np.ndarray, ...]  # by round: what is subtracted, in units of 
 class Known(enum.Enum):
     """How the judge knows what a variable is for."""
 
-    NUMBERS = "its numbers"  # it agreed with the oracle in the first round
+    NUMBERS = "its numbers"  # it agreed with the reference in the first round
     FACTOR = "a factor"  # it is the maximum times a factor that no unit has
     UNIT = "its unit"  # it is the maximum in a unit, and is subtracted in another one
     NAME = "its name"

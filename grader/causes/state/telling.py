@@ -181,7 +181,7 @@ def _facts(rounds: Rounds, compared: Compared, r: int, row: int) -> list[str]:
     if oracle.other_head is not None and r == oracle.other_head:
         told.append("its keys are of another kv head than these queries need")
     mixed = int(rounds.column("mixed")[r])
-    if mixed:  # which of the two is astray is not known, nor what the mask was made for
+    if mixed:  # which of the two is wrong is not known, nor what the mask was made for
         head, start = divmod(mixed - 1, seqlen_k)
         elsewhere = head not in rounds.keys[r] // seqlen_k
         met = "of another kv head" if elsewhere else f"from row {start} on"
@@ -189,21 +189,22 @@ def _facts(rounds: Rounds, compared: Compared, r: int, row: int) -> list[str]:
         return told
     padding = int(oracle.pairs.padding[r])
     if padding:
-        told.append(f"{padding} pairs of a query and a lane without a key took part")
+        told.append(f"{padding} pairs of a query and an element past the last key were counted")
     kinds = (
-        (oracle.pairs.again[r], "taken once more: an earlier tile had them"),
-        (oracle.pairs.extra[r], "not visible, and took part"),
-        (oracle.pairs.lost[r], "visible, and masked"),
+        (oracle.pairs.again[r], "", "counted again, after an earlier tile"),
+        (oracle.pairs.extra[r], "hidden ", "counted"),
+        (oracle.pairs.lost[r], "visible ", "masked"),
     )
-    for pairs, what in kinds:
+    for pairs, kind, what in kinds:
         if pairs.any():
             here = row if pairs[row].any() else int(pairs.any(axis=1).argmax())
             query, key = int(rounds.queries[here]) % oracle.seqlen_q, int(pairs[here].argmax())
             count = int(pairs.sum())
-            pair = (
-                "pair of a query and a key is" if count == 1 else "pairs of a query and a key are"
+            pair, were = ("pair", "was") if count == 1 else ("pairs", "were")
+            told.append(
+                f"{count} {kind}{pair} of a query and a key {were} {what},"
+                f" such as query {query} and key {key}"
             )
-            told.append(f"{count} {pair} {what}, such as query {query} and key {key}")
     return told
 
 
@@ -219,8 +220,8 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
         unit = compared.roles[int(rounds.column("segment")[r])].unit or 1.0
         what[0] = f"{names[0]} is {part.factor:.4g} times {_largest(unit)}, in every row"
     if part.roles[0] == "maximum":  # the others are relative to it
-        verb = "part" if len(names) > 2 else "parts"
-        what[1:] = [f"with it {' and '.join(names[1:])} {verb}"] if names[1:] else []
+        verb = "diverge" if len(names) > 2 else "diverges"
+        what[1:] = [f"{' and '.join(names[1:])} {verb} with it"] if names[1:] else []
     lines = _lines(rounds, compared, r, names, source)
     return Parting(
         number=r + 1,

@@ -39,11 +39,11 @@ def of_pairs(problem_id: str, case: Case, rounds: Rounds, compared: Compared) ->
             located=mask > 0,
             variant="" if mask else "not_masked",
             product="out",
-            row=f"{said} took {key_range(extra[row])}",
+            row=f"{said} counted {key_range(extra[row])}",
             tiles="",
         )
     if not extra.any():
-        never = f"{said} never took {key_range(lost[row])}"
+        never = f"{said} never counted {key_range(lost[row])}"
         figures = {"visible": "visible keys", "row": never, "keys": "keys"}
         return Sighting("VISIBLE-KEYS-MASKED", mask, located=True, **figures)
     took = np.zeros(case.seqlen_k, bool)

@@ -105,6 +105,6 @@ def _after(hint: Hint, width: int) -> list[str]:
         lines.append(f"To see the hints again: make hint P={id} RESTART=1")
         return lines
     more = f"the next one: make hint P={id}" if hint.number < hint.count else "it was the last one"
-    taken = f"{plural(hint.taken, 'hint')} taken in {id}; hints cost no points; {more}"
+    taken = f"{plural(hint.taken, 'hint')} shown in {id}; hints cost no points; {more}"
     explained = [f"the cause that the test names: {explain}"] if where.cause else []
     return [*explained, *wrap(taken, width)]

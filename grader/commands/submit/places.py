@@ -69,7 +69,7 @@ def _written(folder: Path, name: str, archive: bytes) -> list[str]:
                     " instructor; nothing was written"
                 )
             at = datetime.datetime.fromtimestamp(before.st_mtime).astimezone()
-            said = [f"in place of your hand-in of {at:%Y-%m-%d %H:%M %Z}"]
+            said = [f"replaces your hand-in of {at:%Y-%m-%d %H:%M %Z}"]
         write_whole_bytes(path, archive)
         path.chmod(0o640)
         if path.read_bytes() != archive:

@@ -24,7 +24,7 @@ _MOST_FACTS = 3
 
 
 def render(record: TraceRecord, *, width: int = 80, color: bool = False) -> str:
-    """Return the case, the program, the tiles around where it parts, and what that means."""
+    """Return the case, the program, the tiles around where it diverges, and what that means."""
     lines = _head(record, width)
     shown = _chosen(record)
     parts_at = record.parting.number if record.parting else None

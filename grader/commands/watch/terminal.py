@@ -170,7 +170,7 @@ def result(
     room = max(height, _LEAST_LINES) - len(lines) - len(closing)
     told = message_lines(now.id, found[0], width) if found else []
     if len(told) > room:
-        told = [*told[: max(room - 1, 1)], "  [...] make grade tells all"]
+        told = [*told[: max(room - 1, 1)], "  [...] make grade shows all"]
     rows = ((line, _style_of(line)) for line in (*lines, *told, *closing))
     return styled(rows, width, color=color)
 

@@ -288,7 +288,7 @@ def _cause(
     known = facts(problem.id, cause)
     shown = [(label, value) for label, value in known if label not in _APART]
     if as_due and cause.diagnosis is None:
-        shown.append(("walk", walk_as_due(tiles)))
+        shown.append(("pairs", walk_as_due(tiles)))
     maps = [] if tiles is None or as_due else [grids.tile_grid(tiles, message.line)]
     if errors and message.errors is not None:
         maps.append(grids.error_grid(message.errors, _rows_of(problem, message)))
