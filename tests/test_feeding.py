@@ -53,6 +53,27 @@ def test_the_lines_that_feed_one_are_found_through_names_and_calls(line, feeds):
     assert lines_feeding(ast.parse(TEXT), Spot(line), STEPS.__contains__) == feeds
 
 
+TWO_CALLERS = """\
+def add(begin):
+    for i in range(begin, 9):
+        pass
+
+def one():
+    a = 1
+    add(a)
+
+def other():
+    b = 2
+    add(b)
+"""
+
+
+@pytest.mark.parametrize(("through", "feeds"), [(0, {6, 10}), (5, {6}), (11, {10})])
+def test_of_two_callers_the_one_it_came_through_feeds_a_line(through, feeds):
+    spot = Spot(2, part="bounds", through=through)
+    assert lines_feeding(ast.parse(TWO_CALLERS), spot, {6, 10}.__contains__) == feeds
+
+
 def test_names_that_feed_each_other_end():
     tree = ast.parse("def f(a, b):\n    for i in range(a):\n        a, b = b, a\n        f(b, a)\n")
     assert lines_feeding(tree, Spot(2), lambda line: False) == set()
@@ -157,6 +178,7 @@ def test_a_part_of_a_line_is_made_by_the_lines_of_that_part(problem, at, part, o
     assert source.step_behind(spot) == step
 
 
+_IF = "\n        if not is_full:"
 _BRANCH = "if (key_start < full_start) | (key_start >= full_end):"
 
 
@@ -169,6 +191,18 @@ _BRANCH = "if (key_start < full_start) | (key_start >= full_end):"
         ("if key_start < full_start:", "after", "if key_start <", 1),
         ("if (key_start < full_start) | (key_start > full_end):", "after", "if (key_start <", 1),
         ("if (key_start < full_start) & (key_start >= full_end):", "after", "full_", None),
+        (
+            f"is_full = (key_start >= full_start) & (full_end > key_start){_IF}",
+            "after",
+            "full_end",
+            3,
+        ),
+        (
+            f"is_full = (key_start >= full_start) & (full_end > key_start){_IF}",
+            "before",
+            "full_st",
+            3,
+        ),
     ],
 )
 def test_a_branch_shows_whether_its_test_or_a_bound_is_wrong(test, part, fed_by, step):

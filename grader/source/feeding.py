@@ -7,6 +7,7 @@ load by a pointer that one moves.
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -33,13 +34,15 @@ class Spot:
     launch passes it, with "grid" also the grid of that, as in "address+mask+grid". Of a loop it is
     its "bounds", or what decides in it, "branch", with "before" or "after" for tiles of its first
     positions, or its last, that are not decided as they should be. `of` is the name of a pointer,
-    where the line accesses several, or works with what was loaded from one.
+    where the line accesses several, or works with what was loaded from one. `through` is a line of
+    the function that called the one with the line, where several do and that is known.
     """
 
     line: int = 0
     located: bool = False
     part: str = ""
     of: str = ""
+    through: int = 0
 
 
 def lines_feeding(
@@ -94,7 +97,7 @@ class _Slice:
         line, part = self._spot.line, self._spot.part
         for _ in range(_DEEPEST if part == "bounds" else 0):
             within = [n for n in ast.walk(function) if isinstance(n, LOOPS)]
-            callers = list(_calls(self._tree, function.name))
+            callers = self._callers(function)
             if len(callers) != 1 or any(line in lines_of(loop) for loop in within):
                 break
             function, line = callers[0][0], callers[0][1].lineno
@@ -104,7 +107,7 @@ class _Slice:
         loops = [n for n in around if isinstance(n, ast.For)]
         counted = {name for loop in loops for name in names_of(loop.target)}
         asked, loaded = self._asked(function, around)
-        if branch and (found := guard(asked, counted, self._parts)):
+        if branch and (found := guard(asked, counted, self._parts, _values(function))):
             self.decided, asked = True, [found]
             if isinstance(found, ast.stmt):
                 return {found.lineno} if self._ends(found.lineno) else set()
@@ -117,6 +120,11 @@ class _Slice:
         if self._launched and (self._parts & {"launch", "grid"} or not self._found):
             self._follow_launches()
         return self._found
+
+    def _callers(self, function: ast.FunctionDef) -> list[tuple[ast.FunctionDef, ast.Call]]:
+        """Return the calls of a function, each with the function that makes it."""
+        callers = list(_calls(self._tree, function.name))
+        return [c for c in callers if self._spot.through in lines_of(c[0])] or callers
 
     def _asked(
         self, function: ast.FunctionDef, around: list[ast.stmt]
@@ -162,7 +170,7 @@ class _Slice:
         for _, value in assigned:
             self._follow(_Place(function, used, at) for used, at in self._used(value, loaded))
         if name in (parameters := parameters_of(function)):
-            for caller, call in _calls(self._tree, function.name):
+            for caller, call in self._callers(function):
                 value = _argument(call, parameters.index(name), name)
                 if isinstance(call.func, ast.Subscript):
                     self._launched.append((function, name))
@@ -349,6 +357,14 @@ def _changed(node: ast.stmt) -> list[ast.AST]:
     """Return what a statement assigns, or the method that it calls for its effect."""
     called = getattr(node.value, "func", None) if isinstance(node, ast.Expr) else None
     return [*getattr(node, "targets", ()), *([called] if called else ())]
+
+
+def _values(function: ast.FunctionDef) -> dict[str, ast.AST]:
+    """Return what the names of a function stand for that are assigned once."""
+    assigns = [n for n in ast.walk(function) if isinstance(n, ast.Assign)]
+    names = [(name, n.value) for n in assigns for name in names_of(n.targets[0])]
+    counts = collections.Counter(name for name, _ in names)
+    return {name: value for name, value in names if counts[name] == 1}
 
 
 def _calls(tree: ast.Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.Call]]:

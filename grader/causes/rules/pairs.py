@@ -189,6 +189,7 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         "FOLDED-IN-TWICE",
         again,
         located=located,
+        through=walk.kernel_line(walk.twice),
         variant=variant,
         pair=pair,
         row=_row(walk, walk.twice, "took"),
@@ -281,6 +282,7 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
             id,
             line,
             located=masked,
+            through=walk.kernel_line(extra),
             variant=variant,
             product=walk.product,
             row=row,
@@ -316,6 +318,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
         return Sighting(
             "KEYS-NEVER-VISITED",
             walk.loop_line,
+            through=_kernel_of_missing(case, walk),
             visible=_visible(walk),
             row=row,
             loop="queries" if walk.over_queries else "tiles",
@@ -341,6 +344,17 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             keys="keys and queries" if walk.over_queries else "keys",
         )
     return None
+
+
+def _kernel_of_missing(case: Case, walk: Walk) -> int:
+    """Return a line of the kernel whose pairs are missing: sinks, or the window, are its alone."""
+    far, missing = _before_the_window(case), walk.missing
+    for side in (far, ~far):
+        if not (missing & ~side).any():
+            alike = walk.taken & side
+            rest = walk.taken & ~side
+            return walk.kernel_line(alike) if alike.any() else walk.kernel_line(rest, other=True)
+    return 0
 
 
 def _masked_for_another(case: Case, walk: Walk) -> Sighting | None:
