@@ -23,6 +23,18 @@ def names_of(target: ast.AST) -> set[str]:
     return {target.id} if isinstance(target, ast.Name) else set()
 
 
+def assigned_by(statement: ast.AST) -> set[str]:
+    """Return the names that a statement assigns."""
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    return set().union(*(names_of(target) for target in targets if target is not None))
+
+
+def calls_in(expression: ast.AST | None) -> set[str]:
+    """Return the last names of what an expression calls: "exp" of torch.exp(x) and x.exp()."""
+    calls = [n.func for n in ast.walk(expression or ast.Pass()) if isinstance(n, ast.Call)]
+    return {getattr(called, "attr", getattr(called, "id", "")) for called in calls}
+
+
 def parameters_of(function: ast.FunctionDef) -> list[str]:
     """Return the names of the parameters of a function, in order."""
     arguments = function.args

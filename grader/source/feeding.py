@@ -34,7 +34,8 @@ class Spot:
     launch passes it, with "grid" also the grid of that, as in "address+mask+grid". Of a loop it is
     its "bounds", or what decides in it, "branch", with "before" or "after" for tiles of its first
     positions, or its last, that are not decided as they should be. `of` is the name of a pointer,
-    where the line accesses several, or works with what was loaded from one. `through` is a line of
+    where the line accesses several, or works with what was loaded from one. "weights" are looked
+    for in a step: see `Source.statement_of_step`. `through` is a line of
     the function that called the one with the line, where several do and that is known.
     """
 
