@@ -121,6 +121,7 @@ WRONG = (
         ("delta of ones", "", "DELTA-WITHOUT-DOUT", ("delta = _launch_delta(out, dout)", "delta = _launch_delta(out, torch.ones_like(out))")),
         ("scale of the default", "", "BACKWARD-SCALE-OPTION-IGNORED", ("ctx.softmax_scale = softmax_scale", "ctx.softmax_scale = q.shape[3] ** -0.5")),
         ("scale of the square", "", "OTHER-PROBABILITIES GRADIENT-SCALED", ("ctx.softmax_scale = softmax_scale", "ctx.softmax_scale = softmax_scale ** 2")),
+        ("dq added to itself", "dq", "ACCUMULATOR-ADDED-TWICE", (_Q_DQ, _Q_DQ.replace("dq =", "dq +="))),
         ("dq in fp16", "", "OPERANDS-ROUNDED", ("ds.to(k.dtype), k, dq", "ds.to(tl.float16), k.to(tl.float16), dq")),
         ("dk and dv exchanged at the launch", "", "DK-DV-SWAPPED", ("q, k, v, dout, lse, delta, dk, dv,", "q, k, v, dout, lse, delta, dv, dk,")),
         ("lse and delta exchanged at the launch", "", "", ("q, k, v, dout, lse, delta, dq,", "q, k, v, dout, delta, lse, dq,")),

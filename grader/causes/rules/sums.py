@@ -17,6 +17,13 @@ def discarded(case: Case, walk: Walk) -> Sighting | None:
     return Sighting("PRODUCT-DISCARDED", line, located=True, product=walk.product)
 
 
+def doubled(case: Case, walk: Walk) -> Sighting | None:
+    line = int(walk.trace.arrays["doubled"][PRODUCTS.index(walk.product)])
+    if not line:
+        return None
+    return Sighting("ACCUMULATOR-ADDED-TWICE", line, located=True, product=walk.product)
+
+
 def at_line(trace: Trace, counter: Counter) -> Sighting | None:
     """A line that only a mistake has.
 
