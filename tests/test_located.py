@@ -77,7 +77,7 @@ SLIPS = {
             "begin = window_size + chunk * chunk_size",
             "begin = window_size + chunk * chunk_size + 1",
         ),
-        ("KEYS-NEVER-VISITED", None, "begin = window_size + chunk"),
+        ("KEYS-NEVER-VISITED", 6, "begin = window_size + chunk"),
     ),
 }
 

@@ -369,6 +369,7 @@ def _masked_for_another(case: Case, walk: Walk) -> Sighting | None:
     return Sighting(
         "KEYS-NEVER-VISITED",
         walk.line_of(walk.taken_at, walk.taken & far),
+        through=_kernel_of_missing(case, walk),
         visible=_visible(walk),
         row=_row(walk, missing, "never took"),
         loop="queries" if walk.over_queries else "tiles",
