@@ -15,7 +15,7 @@ from grader.causes.rules.left_out import (
 )
 from grader.causes.rules.sighting import Sighting, accesses, key_range, query_range
 from grader.checks.walk import Walk
-from grader.kernel.observers.trace import Counter, Trace
+from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
 from grader.spec.cases import Case
 
 
@@ -273,6 +273,9 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
         if (masks == 0).all():
             line, variant = walk.scores_line, "not_masked"
             if walk.product != "out":
+                bare = int(walk.trace.arrays["bare"][PRODUCTS.index(walk.product)])
+                if bare:
+                    return Sighting("NO-WEIGHTS", bare, located=True, product=walk.product)
                 line = walk.product_line
                 variant = "of_queries_not_masked" if walk.over_queries else "not_masked_for_dq"
         else:
