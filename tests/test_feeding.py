@@ -68,7 +68,7 @@ def other():
 """
 
 
-@pytest.mark.parametrize(("through", "feeds"), [(0, {6, 10}), (5, {6}), (11, {10})])
+@pytest.mark.parametrize(("through", "feeds"), [((), {6, 10}), ((5,), {6}), ((2, 11), {10})])
 def test_of_two_callers_the_one_it_came_through_feeds_a_line(through, feeds):
     spot = Spot(2, part="bounds", through=through)
     assert lines_feeding(ast.parse(TWO_CALLERS), spot, {6, 10}.__contains__) == feeds

@@ -71,6 +71,11 @@ SLIPS = {
         ),
         ("OTHER-PAIRS", 1, "visible = (keys"),
     ),
+    "no query tile is on the diagonal": (
+        ("p09", "plain"),
+        ("diagonal_end = tl.minimum(key_start + BLOCK_N, seqlen)", "diagonal_end = key_start"),
+        ("KEYS-AFTER-THE-QUERY", 3, "diagonal_end = key_start"),
+    ),
     "each chunk begins one query late": (
         ("p09", "chunks"),
         (

@@ -130,10 +130,10 @@ class Walk:
         seen = (self.masked_at[pairs] > 0).any()
         return self.line_of(self.masked_at, pairs) if seen else self.mask_line
 
-    def kernel_line(self, pairs: np.ndarray, *, other: bool = False) -> int:
-        """Return a line of the one kernel that took all of some pairs, if several make the product.
+    def kernel_lines(self, pairs: np.ndarray, *, other: bool = False) -> tuple[int, ...]:
+        """Return lines of the one kernel that took all of some pairs, none where several did.
 
-        With `other` of the one that did not. 0 where that is not sure, or it has no line alone.
+        With `other` of the one that did not. Of several kernels none that others have, too.
         """
         table = self.trace.arrays["accesses"]
         of = {kernel: set(table[table[:, _KERNEL] == kernel, _LINE]) for kernel in self.kernels}
@@ -141,10 +141,10 @@ class Walk:
         visits = self.trace.arrays["visits"].reshape(-1, *pairs.shape)
         took = {kernel: bool((visits[kernel][pairs] >= times).all()) for kernel in self.kernels}
         chosen = [kernel for kernel in self.kernels if took[kernel] != other]
-        if len(self.kernels) < 2 or len(chosen) != 1 or not pairs.any():
-            return 0
+        if len(chosen) != 1 or not pairs.any():
+            return ()
         others = set().union(*(lines for kernel, lines in of.items() if kernel != chosen[0]))
-        return int(min(of[chosen[0]] - others, default=0))
+        return tuple(int(line) for line in sorted(of[chosen[0]] - others))
 
     @property
     def drowned(self) -> np.ndarray:

@@ -35,15 +35,15 @@ class Spot:
     its "bounds", or what decides in it, "branch", with "before" or "after" for tiles of its first
     positions, or its last, that are not decided as they should be. `of` is the name of a pointer,
     where the line accesses several, or works with what was loaded from one. "weights" are looked
-    for in a step: see `Source.statement_of_step`. `through` is a line of
-    the function that called the one with the line, where several do and that is known.
+    for in a step: see `Source.statement_of_step`. `through` are lines
+    of the function that called the one with the line, where several do and that is known.
     """
 
     line: int = 0
     located: bool = False
     part: str = ""
     of: str = ""
-    through: int = 0
+    through: tuple[int, ...] = ()
 
 
 def lines_feeding(
@@ -125,7 +125,8 @@ class _Slice:
     def _callers(self, function: ast.FunctionDef) -> list[tuple[ast.FunctionDef, ast.Call]]:
         """Return the calls of a function, each with the function that makes it."""
         callers = list(_calls(self._tree, function.name))
-        return [c for c in callers if self._spot.through in lines_of(c[0])] or callers
+        own = [c for c in callers if any(n in lines_of(c[0]) for n in self._spot.through)]
+        return own or callers
 
     def _asked(
         self, function: ast.FunctionDef, around: list[ast.stmt]

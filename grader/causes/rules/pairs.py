@@ -189,7 +189,7 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         "FOLDED-IN-TWICE",
         again,
         located=located,
-        through=walk.kernel_line(walk.twice),
+        through=walk.kernel_lines(walk.twice),
         variant=variant,
         pair=pair,
         row=_row(walk, walk.twice, "took"),
@@ -272,20 +272,20 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
             return Sighting("MASKED-SCORES-NOT-HIDDEN", walk.mask_of(extra), located=True, row=row)
         if (masks == 0).all():
             line, variant = walk.scores_line, "not_masked"
-            if walk.product != "out":
-                bare = int(walk.trace.arrays["bare"][PRODUCTS.index(walk.product)])
-                if bare:
+            if walk.product == "out" and walk.mask_line and not walk.masks[walk.visited].any():
+                line, variant = walk.mask_line, "not_of_the_product"
+            elif walk.product != "out":
+                if bare := int(walk.trace.arrays["bare"][PRODUCTS.index(walk.product)]):
                     return Sighting("NO-WEIGHTS", bare, located=True, product=walk.product)
                 line = walk.product_line
                 variant = "of_queries_not_masked" if walk.over_queries else "not_masked_for_dq"
         else:
             line, variant = walk.mask_of(extra), "of_queries" if walk.over_queries else ""
-        masked = bool((masks > 0).all())
         return Sighting(
             id,
             line,
-            located=masked,
-            through=walk.kernel_line(extra),
+            located=bool((masks > 0).all()) or variant == "not_of_the_product",
+            through=walk.kernel_lines(extra),
             variant=variant,
             product=walk.product,
             row=row,
@@ -349,15 +349,15 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
     return None
 
 
-def _kernel_of_missing(case: Case, walk: Walk) -> int:
-    """Return a line of the kernel whose pairs are missing: sinks, or the window, are its alone."""
+def _kernel_of_missing(case: Case, walk: Walk) -> tuple[int, ...]:
+    """Return lines of the kernel whose pairs are missing: sinks, or the window, are its alone."""
     far, missing = _before_the_window(case), walk.missing
     for side in (far, ~far):
         if not (missing & ~side).any():
             alike = walk.taken & side
-            rest = walk.taken & ~side
-            return walk.kernel_line(alike) if alike.any() else walk.kernel_line(rest, other=True)
-    return 0
+            of_others = not alike.any()
+            return walk.kernel_lines(walk.taken & ~side if of_others else alike, other=of_others)
+    return ()
 
 
 def _masked_for_another(case: Case, walk: Walk) -> Sighting | None:

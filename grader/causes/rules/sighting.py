@@ -26,7 +26,7 @@ class Sighting:
     known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
     kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
     looks different at different sizes. `outright`: it says more than a known mistake of the same
-    numbers. `pointer` is the name of one, where no figure is. `through` is a line of the kernel
+    numbers. `pointer` is the name of one, where no figure is. `through` are lines of the kernel
     in which it shows, where several share the line.
     """
 
@@ -41,7 +41,7 @@ class Sighting:
         outright: bool = False,
         variant: str = "",
         pointer: str = "",
-        through: int = 0,
+        through: tuple[int, ...] = (),
         **figures: object,
     ) -> None:
         self.id, self.line, self.located, self.variant = id, line, located, variant
