@@ -214,8 +214,9 @@ def test_a_branch_shows_whether_its_test_or_a_bound_is_wrong(test, part, fed_by,
     assert source.fed_by(spot) and source.step_behind(spot) == step
 
 
-def test_a_tile_outside_may_be_that_of_the_bounds_of_a_plain_range():
-    text = model_answer("p06")
+@pytest.mark.parametrize("range", ["range", "tl.range"])
+def test_a_tile_outside_may_be_that_of_the_bounds_of_a_plain_range(range):
+    text = model_answer("p06").replace("in range(", f"in {range}(")
     lines, source = text.splitlines(), Source("p06", text.encode())
     line = next(n for n, of in enumerate(lines, 1) if "k = load_tile(k_ptr" in of)
     spot = Spot(line, part="address", of="k_ptr")

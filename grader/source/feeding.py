@@ -13,7 +13,15 @@ import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from grader.source.expressions import guard, leftmost, names_in, names_of, offsets_of, parameters_of
+from grader.source.expressions import (
+    calls_in,
+    guard,
+    leftmost,
+    names_in,
+    names_of,
+    offsets_of,
+    parameters_of,
+)
 from grader.source.loops import FUNCTIONS, LOOPS, function_at, lines_of
 from grader.spec.problem import GIVEN
 
@@ -292,8 +300,9 @@ def _behind(
 
 def _is_plain_range(value: ast.AST | None) -> bool:
     """Whether that is a range of names: what is wrong about it is made where they are."""
-    named = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "range"
-    return named and all(isinstance(a, (ast.Name, ast.Constant)) for a in value.args)
+    if not isinstance(value, ast.Call) or calls_in(value) != {"range"}:  # or tl.range
+        return False
+    return all(isinstance(a, (ast.Name, ast.Constant)) for a in value.args)
 
 
 def _read_by(inner: ast.stmt) -> list[ast.AST]:

@@ -36,7 +36,8 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
         return None
     line = walk.trace.count(Counter.MISMATCHED_LINE)
     if walk.product == "out":
-        return _moves_otherwise(walk) or Sighting("K-AND-V-APART", line)
+        moves = None if case.kwargs.get("num_sink_tokens") else _moves_otherwise(walk)
+        return moves or Sighting("K-AND-V-APART", line)  # from the sinks both move on by more
     pair = "k and of v" if walk.product == "dq" else "q and of dout"
     return Sighting("ROWS-APART", line, variant="of_a_product", pair=pair, product=walk.product)
 
@@ -395,6 +396,5 @@ def _row(walk: Walk, pairs: np.ndarray, verb: str) -> str:
 
 
 def _example(walk: Walk) -> str:
-    if walk.missing.any():
-        return _row(walk, walk.missing, "never took")
-    return _row(walk, walk.extra, "took")
+    missed = walk.missing.any()
+    return _row(walk, *((walk.missing, "never took") if missed else (walk.extra, "took")))
