@@ -77,7 +77,6 @@ def other_window(case: Case, walk: Walk) -> Sighting | None:
     of_sinks = [f", and of {n} sinks" if sinks or due_sinks else "" for n in (sinks, due_sinks)]
     return Sighting(
         "OTHER-WINDOW",
-        0 if walk.product == "out" else walk.mask_line,  # each gradient has a mask of its own
         product=walk.product,
         window=window,
         sinks=of_sinks[0],
