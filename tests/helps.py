@@ -58,7 +58,8 @@ def unknown(id: str, problem: Problem, help: str) -> set[str]:
     if step is not None:
         line = step_regions(source)[step][0]
         functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
-        function = next(n for n in functions if n.lineno <= line <= (n.end_lineno or 0))
+        begun = [n for n in functions if n.lineno <= line]  # it may end before its empty step
+        function = max(begun, key=lambda n: n.lineno)
         own = ast.get_source_segment(source, function) or ""
     has = (has - _words(source)) | _words(own)
     return {name for name in _code(help) if not _exists(name, has)}

@@ -47,12 +47,13 @@ def green(problem: Problem, step: int, checks: Iterable[str] | None = None) -> s
     if examine(problem, source.encode()).verdict is not None:
         return set()
     names = [c.id for c in problem.checks if not c.compiles]
-    wanted = [name for name in names if checks is None or name in checks]
+    counted = checks is None or WORK in checks
+    needed = {name for name in names if counted and name in problem.rests_on.work}
+    wanted = [name for name in names if checks is None or name in {*checks, *needed}]
     with mock.patch.object(harness, "Casebook", trials.NoNames):
         judged = judge(source, problem, checks=wanted, enough=trials.last_is_wrong)
     passed = {name for name in wanted if judged.of(name).verdict is Verdict.PASS}
-    counted = WORK in checks if checks is not None else not judged.wrong
-    if problem.work is not None and counted:
+    if problem.work is not None and counted and needed <= passed:
         figures = count_work(source, problem).figures
         if isinstance(figures, WorkFigures) and scoring.work_fraction(figures) == 1.0:
             passed.add(WORK)

@@ -53,6 +53,27 @@ def test_the_lines_that_feed_one_are_found_through_names_and_calls(line, feeds):
     assert lines_feeding(ast.parse(TEXT), Spot(line), STEPS.__contains__) == feeds
 
 
+TWO_CALLERS = """\
+def add(begin):
+    for i in range(begin, 9):
+        pass
+
+def one():
+    a = 1
+    add(a)
+
+def other():
+    b = 2
+    add(b)
+"""
+
+
+@pytest.mark.parametrize(("through", "feeds"), [((), {6, 10}), ((5,), {6}), ((2, 11), {10})])
+def test_of_two_callers_the_one_it_came_through_feeds_a_line(through, feeds):
+    spot = Spot(2, part="bounds", through=through)
+    assert lines_feeding(ast.parse(TWO_CALLERS), spot, {6, 10}.__contains__) == feeds
+
+
 def test_names_that_feed_each_other_end():
     tree = ast.parse("def f(a, b):\n    for i in range(a):\n        a, b = b, a\n        f(b, a)\n")
     assert lines_feeding(tree, Spot(2), lambda line: False) == set()
@@ -157,6 +178,7 @@ def test_a_part_of_a_line_is_made_by_the_lines_of_that_part(problem, at, part, o
     assert source.step_behind(spot) == step
 
 
+_IF = "\n        if not is_full:"
 _BRANCH = "if (key_start < full_start) | (key_start >= full_end):"
 
 
@@ -169,6 +191,18 @@ _BRANCH = "if (key_start < full_start) | (key_start >= full_end):"
         ("if key_start < full_start:", "after", "if key_start <", 1),
         ("if (key_start < full_start) | (key_start > full_end):", "after", "if (key_start <", 1),
         ("if (key_start < full_start) & (key_start >= full_end):", "after", "full_", None),
+        (
+            f"is_full = (key_start >= full_start) & (full_end > key_start){_IF}",
+            "after",
+            "full_end",
+            3,
+        ),
+        (
+            f"is_full = (key_start >= full_start) & (full_end > key_start){_IF}",
+            "before",
+            "full_st",
+            3,
+        ),
     ],
 )
 def test_a_branch_shows_whether_its_test_or_a_bound_is_wrong(test, part, fed_by, step):
@@ -180,8 +214,9 @@ def test_a_branch_shows_whether_its_test_or_a_bound_is_wrong(test, part, fed_by,
     assert source.fed_by(spot) and source.step_behind(spot) == step
 
 
-def test_a_tile_outside_may_be_that_of_the_bounds_of_a_plain_range():
-    text = model_answer("p06")
+@pytest.mark.parametrize("range", ["range", "tl.range"])
+def test_a_tile_outside_may_be_that_of_the_bounds_of_a_plain_range(range):
+    text = model_answer("p06").replace("in range(", f"in {range}(")
     lines, source = text.splitlines(), Source("p06", text.encode())
     line = next(n for n, of in enumerate(lines, 1) if "k = load_tile(k_ptr" in of)
     spot = Spot(line, part="address", of="k_ptr")
@@ -223,6 +258,6 @@ def test_a_kernel_in_another_function_is_followed_to_its_launch():
 
 def test_what_of_a_line_a_cause_is_of_is_one_that_is_followed():
     parts = {"mask", "address", "pointer", "launch", "grid", "bounds", "branch"}
-    parts |= {"before", "after", "offset"}
+    parts |= {"before", "after", "offset", "weights"}
     said = {part for entry in entries().values() for part in entry.part.split("+")}
     assert said - {""} == parts

@@ -71,13 +71,18 @@ SLIPS = {
         ),
         ("OTHER-PAIRS", 1, "visible = (keys"),
     ),
+    "no query tile is on the diagonal": (
+        ("p09", "plain"),
+        ("diagonal_end = tl.minimum(key_start + BLOCK_N, seqlen)", "diagonal_end = key_start"),
+        ("KEYS-AFTER-THE-QUERY", 3, "diagonal_end = key_start"),
+    ),
     "each chunk begins one query late": (
         ("p09", "chunks"),
         (
             "begin = window_size + chunk * chunk_size",
             "begin = window_size + chunk * chunk_size + 1",
         ),
-        ("KEYS-NEVER-VISITED", None, "begin = window_size + chunk"),
+        ("KEYS-NEVER-VISITED", 6, "begin = window_size + chunk"),
     ),
 }
 

@@ -86,6 +86,7 @@ def test_a_dot_that_is_tf32_on_a_gpu_fails_where_fp32_is_asked_for(precision: st
     assert found.verdict is Verdict.FAIL
     assert found.message.headline == "on a GPU this tl.dot rounds its fp32 operands to TF32"
     assert found.message.line == lines[0] and found.step == 4
+    assert found.message.extent == f"a GPU rounds that of line {lines[1]}, too"
 
 
 def test_a_dot_of_three_products_of_bf16_is_named_as_such() -> None:

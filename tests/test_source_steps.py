@@ -10,7 +10,7 @@ from grader.source.submission import Source, read_source
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests import forked
-from tests.harness import judge
+from tests.harness import judge, model_answer
 from tests.shares import drawn
 from tests.test_source import examined
 
@@ -146,6 +146,31 @@ def test_what_ends_no_line_for_python_moves_no_step(char):
 
 
 # -- stubs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problem_id", "step", "outputs", "part", "starts"),
+    [
+        ("p08", 3, {"dq"}, "", ("dq =", "ds =")),
+        ("p08", 3, {"dq"}, "weights", ("p =", "scores =", "scores =")),
+        ("p08", 4, {"dk", "dv"}, "", ("dv =", "p_t =")),
+        ("p08", 1, {"dk"}, "", ("dk[", "ds =")),
+        ("p08", 1, {"dq", "dk"}, "", None),  # several statements
+        ("p08", 7, {"dk"}, "", ("begin =",)),  # the only one
+        ("p09", 7, {"dsink_logits"}, "", ("dsink_logits =", "sink_p =")),
+        ("p09", 1, {"out"}, "", None),
+    ],
+)
+def test_the_statement_that_makes_a_result_is_found_in_its_step(
+    problem_id, step, outputs, part, starts
+):
+    text = model_answer(problem_id)
+    found = Source(problem_id, text.encode()).statement_of_step(step, outputs, part)
+    lines = text.splitlines()
+    own = found and [lines[n - 1].strip() for n in (found[0], *found[1])]
+    assert (own is None) == (starts is None)
+    for line, start in zip(own or (), starts or (), strict=True):
+        assert line.startswith(start)
 
 
 def test_one_step_left_is_no_stub():

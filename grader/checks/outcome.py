@@ -83,6 +83,8 @@ ROUNDING_HELP = {
     "bf16x3": 'bf16x3 keeps about 16 of 23 fraction bits; input_precision="ieee" keeps all',
 }
 _STARVED_HELP = "grade again when less runs on this machine; the check costs no points"
+# The same headline however far it reaches: it is one cause.
+_IN_PARTS = (Status.OUT_OF_BOUNDS, Status.FORBIDDEN_OPERATOR, Status.ROUNDING_DOT)
 COMPILATION = "compilation"
 _POLICY = "docs/source-policy.md says what PyTorch may do"
 _OPERATOR_HELP = {
@@ -154,7 +156,7 @@ def of_result(result: Reply | Ended, signature: str = "", what: str = "call") ->
 
 
 def _of_reply(reply: Reply, signature: str) -> CaseOutcome:
-    extent = ""
+    what, _, extent = reply.text.partition("; ") if reply.status in _IN_PARTS else ("", "", "")
     named = f"{reply.error_type}: {reply.text}" if reply.text else reply.error_type
     headline = {
         Status.NOT_IMPLEMENTED: reply.text or "not implemented",
@@ -164,19 +166,18 @@ def _of_reply(reply: Reply, signature: str) -> CaseOutcome:
         Status.OUT_OF_MEMORY: f"out of memory: {named}",
         Status.IMPORT_FAILED: f"the file cannot be imported: {named}",
         Status.COMPILE_FAILED: f"Triton cannot compile the kernel: {reply.text}",
-        Status.ROUNDING_DOT: f"on a GPU this tl.dot rounds its fp32 operands to {reply.text}",
+        Status.ROUNDING_DOT: f"on a GPU this tl.dot rounds its fp32 operands to {what}",
         Status.EXITED: f"the submission called exit: {reply.text}",
         Status.NOT_MODELLED: f"not measured: {reply.text}",
         Status.STOPPED: f"no result after {reply.text}: the kernel was stopped",
     }.get(reply.status, named)
     if reply.status in (Status.OUT_OF_BOUNDS, Status.FORBIDDEN_OPERATOR):
-        # The same headline however far it reaches: it is one cause.
-        headline, _, extent = reply.text.partition("; ")
+        headline = what
     help = _STATUS_HELP.get(reply.status)
     if reply.status == Status.FORBIDDEN_OPERATOR:
         help = _OPERATOR_HELP.get(reply.error_type)
     if reply.status == Status.ROUNDING_DOT:
-        help = ROUNDING_HELP.get(reply.text)
+        help = ROUNDING_HELP.get(what)
     spot = Spot(reply.line) if re.search(EMPTY, named) else None
     if reply.status == Status.OUT_OF_BOUNDS:
         help = _OUTSIDE_HELP.get(reply.error_type, help)

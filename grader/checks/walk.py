@@ -11,11 +11,21 @@ import dataclasses
 import numpy as np
 
 import reference
-from grader.kernel.observers.trace import DOT, DROWNED, MASK_ROWS, PRODUCTS, SCORES, Counter, Trace
+from grader.kernel.observers.trace import (
+    ACCESS,
+    DOT,
+    DROWNED,
+    MASK_ROWS,
+    PRODUCTS,
+    SCORES,
+    Counter,
+    Trace,
+)
 from grader.spec.cases import Case
 from grader.spec.grade_record import TileMap
 
 _COLUMN = {name: index for index, name in enumerate(DOT)}
+_KERNEL, _LINE = ACCESS.index("kernel"), ACCESS.index("line")
 _MOST_TILES = 48  # on a side of a map
 
 
@@ -30,7 +40,8 @@ class Walk:
     `product_line` are where it multiplies, `loop_line` is the loop around that, `mask_line` where
     scores are masked, 0 if nowhere; `mask_rows`, of `MASK_ROWS`, is what the rows of the tile are
     there; `raised_line` is where masked scores are no longer masked, see `Trace`.
-    `near` is batch, head and row of the result that a message speaks of, if of one.
+    `near` is batch, head and row of the result that a message speaks of, if of one. `kernels` are
+    those that make the product.
     """
 
     product: str
@@ -53,6 +64,7 @@ class Walk:
     mask_rows: str = ""
     raised_line: int = 0
     near: tuple[int, int, int] | None = None
+    kernels: tuple[int, ...] = ()
 
     @property
     def over_queries(self) -> bool:
@@ -117,6 +129,22 @@ class Walk:
         """Return the line of the mask that most of some pairs met, 0 if that is not one line."""
         seen = (self.masked_at[pairs] > 0).any()
         return self.line_of(self.masked_at, pairs) if seen else self.mask_line
+
+    def kernel_lines(self, pairs: np.ndarray, *, other: bool = False) -> tuple[int, ...]:
+        """Return lines of the one kernel that took all of some pairs, none where several did.
+
+        With `other` of the one that did not. Of several kernels none that others have, too.
+        """
+        table = self.trace.arrays["accesses"]
+        of = {kernel: set(table[table[:, _KERNEL] == kernel, _LINE]) for kernel in self.kernels}
+        times = np.where(self.twice, 2, 1)[pairs]
+        visits = self.trace.arrays["visits"].reshape(-1, *pairs.shape)
+        took = {kernel: bool((visits[kernel][pairs] >= times).all()) for kernel in self.kernels}
+        chosen = [kernel for kernel in self.kernels if took[kernel] != other]
+        if len(chosen) != 1 or not pairs.any():
+            return ()
+        others = set().union(*(lines for kernel, lines in of.items() if kernel != chosen[0]))
+        return tuple(int(line) for line in sorted(of[chosen[0]] - others))
 
     @property
     def drowned(self) -> np.ndarray:
@@ -199,6 +227,7 @@ def walk_of(
         raised_line=int(arrays["raised_lines"][main["kernel"]]),
         loop_line=main["loop"] or main["line"],
         near=near,
+        kernels=tuple(kernels),
     )
 
 

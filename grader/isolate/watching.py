@@ -21,6 +21,7 @@ from grader.kernel.passed import plain
 from grader.spec.protocol import Reply, Status
 
 _MOST_SITES = 12  # that are told, for each of which a call may be made
+_MOST_DOTS = 12  # lines that are named
 
 
 class Watching(contextlib.ExitStack):
@@ -86,7 +87,10 @@ class Watching(contextlib.ExitStack):
     def reply(self, nonce: int) -> Reply:
         """Return what was seen of a call that came back."""
         if self._exact and self._watch.rounds:
-            line, text = self._watch.rounds
+            (line, text), *others = self._watch.rounds.items()
+            if others:
+                lines = ", ".join(str(number) for number, _ in sorted(others)[:_MOST_DOTS])
+                text += f"; a GPU rounds that of line{'s'[: len(others) > 1]} {lines}, too"
             return Reply(nonce, Status.ROUNDING_DOT, line, text=text)
         if self._trace and self._trace.fault:
             return Reply(nonce, Status.TRACE_FAILED, text=self._trace.fault)

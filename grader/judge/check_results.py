@@ -10,6 +10,7 @@ from grader.causes.decide import PLAIN
 from grader.judge.testrun import Findings, Place
 from grader.source.submission import Source
 from grader.spec.cases import Case
+from grader.spec.causes import entries
 from grader.spec.findings import Finding
 from grader.spec.grade_record import CheckResult, Message, Verdict, worst
 from grader.spec.problem import ROOT, ManifestError, Problem
@@ -33,13 +34,19 @@ def check_results(
         results[check.id] = result
     found = list(results.values())
     steps = _steps_of_causes(problem, findings, found) if source.keeps_given else {}
-    return [_located(result, steps, source) for result in found]
+    return [_located(problem, result, steps, source, findings) for result in found]
 
 
-def _located(result: CheckResult, steps: dict[str | None, int], source: Source) -> CheckResult:
+def _located(
+    problem: Problem,
+    result: CheckResult,
+    steps: dict[str | None, int],
+    source: Source,
+    findings: Findings,
+) -> CheckResult:
     """Add where a failure is, if no line is known: the step of its cause, and the step's lines.
 
-    That is the line of a step that has but one statement.
+    Of these the one that makes what is wrong, where that is one.
     """
     message, step = result.message, result.step
     if message is not None and message.line is not None:
@@ -47,9 +54,15 @@ def _located(result: CheckResult, steps: dict[str | None, int], source: Source) 
     if step is None and result.verdict is Verdict.FAIL:
         step = steps.get(_id(result))
     if message is not None and step is not None:
-        line = source.statement_of_step(step)
-        where = {"line": line} if line else {"step_lines": source.lines_of_step(step)}
-        message = message.model_copy(update=where)
+        of_check = [f for (check, _), f in findings.cases.items() if check == result.id]
+        outputs = {name for finding in of_check for name in finding.wrong_outputs}
+        id = (_id(result) or "").removeprefix(f"{problem.id.upper()}-")
+        part = entries()[id].part if id in entries() else ""
+        found = source.statement_of_step(step, outputs, part)
+        where: dict[str, object] = {"step_lines": source.lines_of_step(step)}
+        message = message.model_copy(
+            update={"line": found[0], "fed_by": found[1]} if found else where
+        )
     return result.model_copy(update={"step": step, "message": message})
 
 

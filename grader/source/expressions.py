@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 _ADDED = (ast.Add, ast.Sub)
 
@@ -21,6 +21,18 @@ def names_of(target: ast.AST) -> set[str]:
     if isinstance(target, (ast.Tuple, ast.List)):
         return set().union(*map(names_of, target.elts))
     return {target.id} if isinstance(target, ast.Name) else set()
+
+
+def assigned_by(statement: ast.AST) -> set[str]:
+    """Return the names that a statement assigns."""
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    return set().union(*(names_of(target) for target in targets if target is not None))
+
+
+def calls_in(expression: ast.AST | None) -> set[str]:
+    """Return the last names of what an expression calls: "exp" of torch.exp(x) and x.exp()."""
+    calls = [n.func for n in ast.walk(expression or ast.Pass()) if isinstance(n, ast.Call)]
+    return {getattr(called, "attr", getattr(called, "id", "")) for called in calls}
 
 
 def parameters_of(function: ast.FunctionDef) -> list[str]:
@@ -49,34 +61,56 @@ def leftmost(expression: ast.AST) -> ast.AST:
             return expression
 
 
-def guard(tests: list[ast.AST], counted: Container[str], parts: Container[str]) -> ast.AST | None:
+_OPPOSITE: dict[type, type] = {ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt}
+_TURNED: dict[type, type] = {ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.Lt: ast.Gt, ast.GtE: ast.LtE}
+
+
+def guard(
+    tests: list[ast.AST],
+    counted: Container[str],
+    parts: Container[str],
+    made: Mapping[str, ast.AST],
+) -> ast.AST | None:
     """Return the bound by which a branch takes the tiles of one end of a loop, in `counted`.
 
     The test itself, as a statement, where no part of it does; None where it is of another form
-    than `position < bound` and `position >= bound`, joined by "or".
+    than `position < bound` and `position >= bound`, joined by "or", or the opposite. `made` has
+    what names stand for that may be a test.
     """
     ends = {ast.Lt: "before", ast.GtE: "after"}
-    turned: dict[type, type] = {ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.Lt: ast.Gt, ast.GtE: ast.LtE}
-    tests = [test for test in tests if any(name in counted for name in names_in(test))]
-    if len(tests) != 1 or not any(end in parts for end in ends.values()):
+    split = [_either(test, made) for test in tests]
+    split = [
+        found for found in split if any(n in counted for one, _ in found for n in names_in(one))
+    ]
+    if not split or not any(end in parts for end in ends.values()):
         return None
-    for one in _either(tests[0]):
+    bounds: list[ast.AST] = []
+    for one, opposite in (part for found in split for part in found):
         if not isinstance(one, ast.Compare) or len(one.ops) != 1:
             return None
         position, op, bound = one.left, type(one.ops[0]), one.comparators[0]
+        op = _OPPOSITE.get(op, op) if opposite else op
         if getattr(bound, "id", "") in counted:
-            position, op, bound = bound, turned.get(op, op), position
+            position, op, bound = bound, _TURNED.get(op, op), position
         if getattr(position, "id", "") not in counted:
             return None
         if ends.get(op) in parts:
-            return bound
-    return ast.copy_location(ast.Expr(tests[0]), tests[0])
+            bounds.append(bound)
+    if len(bounds) > 1 or (len(split) > 1 and not bounds):  # which of them is it?
+        return None
+    first = split[0][0][0]
+    return bounds[0] if bounds else ast.copy_location(ast.Expr(first), first)
 
 
-def _either(test: ast.AST) -> list[ast.AST]:
-    """Return the parts of a test of which one is enough."""
-    if isinstance(test, ast.BinOp) and isinstance(test.op, ast.BitOr):
-        return [*_either(test.left), *_either(test.right)]
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
-        return [part for value in test.values for part in _either(value)]
-    return [test]
+def _either(
+    test: ast.AST, made: Mapping[str, ast.AST], opposite: bool = False
+) -> list[tuple[ast.AST, bool]]:
+    """Return the parts of a test of which one is enough, each with whether it is the opposite."""
+    test = made.get(getattr(test, "id", ""), test)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, (ast.Not, ast.Invert)):
+        return _either(test.operand, made, not opposite)
+    joint = (ast.BitAnd, ast.And) if opposite else (ast.BitOr, ast.Or)
+    if not isinstance(getattr(test, "op", None), joint):
+        return [(test, opposite)]
+    joined = [test.left, test.right] if isinstance(test, ast.BinOp) else [*test.values]
+    return [part for value in joined for part in _either(value, {}, opposite)]

@@ -7,12 +7,21 @@ load by a pointer that one moves.
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from grader.source.expressions import guard, leftmost, names_in, names_of, offsets_of, parameters_of
+from grader.source.expressions import (
+    calls_in,
+    guard,
+    leftmost,
+    names_in,
+    names_of,
+    offsets_of,
+    parameters_of,
+)
 from grader.source.loops import FUNCTIONS, LOOPS, function_at, lines_of
 from grader.spec.problem import GIVEN
 
@@ -33,13 +42,16 @@ class Spot:
     launch passes it, with "grid" also the grid of that, as in "address+mask+grid". Of a loop it is
     its "bounds", or what decides in it, "branch", with "before" or "after" for tiles of its first
     positions, or its last, that are not decided as they should be. `of` is the name of a pointer,
-    where the line accesses several, or works with what was loaded from one.
+    where the line accesses several, or works with what was loaded from one. "weights" are looked
+    for in a step: see `Source.statement_of_step`. `through` are lines
+    of the function that called the one with the line, where several do and that is known.
     """
 
     line: int = 0
     located: bool = False
     part: str = ""
     of: str = ""
+    through: tuple[int, ...] = ()
 
 
 def lines_feeding(
@@ -94,7 +106,7 @@ class _Slice:
         line, part = self._spot.line, self._spot.part
         for _ in range(_DEEPEST if part == "bounds" else 0):
             within = [n for n in ast.walk(function) if isinstance(n, LOOPS)]
-            callers = list(_calls(self._tree, function.name))
+            callers = self._callers(function)
             if len(callers) != 1 or any(line in lines_of(loop) for loop in within):
                 break
             function, line = callers[0][0], callers[0][1].lineno
@@ -104,7 +116,7 @@ class _Slice:
         loops = [n for n in around if isinstance(n, ast.For)]
         counted = {name for loop in loops for name in names_of(loop.target)}
         asked, loaded = self._asked(function, around)
-        if branch and (found := guard(asked, counted, self._parts)):
+        if branch and (found := guard(asked, counted, self._parts, _values(function))):
             self.decided, asked = True, [found]
             if isinstance(found, ast.stmt):
                 return {found.lineno} if self._ends(found.lineno) else set()
@@ -117,6 +129,12 @@ class _Slice:
         if self._launched and (self._parts & {"launch", "grid"} or not self._found):
             self._follow_launches()
         return self._found
+
+    def _callers(self, function: ast.FunctionDef) -> list[tuple[ast.FunctionDef, ast.Call]]:
+        """Return the calls of a function, each with the function that makes it."""
+        callers = list(_calls(self._tree, function.name))
+        own = [c for c in callers if any(n in lines_of(c[0]) for n in self._spot.through)]
+        return own or callers
 
     def _asked(
         self, function: ast.FunctionDef, around: list[ast.stmt]
@@ -162,7 +180,7 @@ class _Slice:
         for _, value in assigned:
             self._follow(_Place(function, used, at) for used, at in self._used(value, loaded))
         if name in (parameters := parameters_of(function)):
-            for caller, call in _calls(self._tree, function.name):
+            for caller, call in self._callers(function):
                 value = _argument(call, parameters.index(name), name)
                 if isinstance(call.func, ast.Subscript):
                     self._launched.append((function, name))
@@ -282,8 +300,9 @@ def _behind(
 
 def _is_plain_range(value: ast.AST | None) -> bool:
     """Whether that is a range of names: what is wrong about it is made where they are."""
-    named = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "range"
-    return named and all(isinstance(a, (ast.Name, ast.Constant)) for a in value.args)
+    if not isinstance(value, ast.Call) or calls_in(value) != {"range"}:  # or tl.range
+        return False
+    return all(isinstance(a, (ast.Name, ast.Constant)) for a in value.args)
 
 
 def _read_by(inner: ast.stmt) -> list[ast.AST]:
@@ -349,6 +368,14 @@ def _changed(node: ast.stmt) -> list[ast.AST]:
     """Return what a statement assigns, or the method that it calls for its effect."""
     called = getattr(node.value, "func", None) if isinstance(node, ast.Expr) else None
     return [*getattr(node, "targets", ()), *([called] if called else ())]
+
+
+def _values(function: ast.FunctionDef) -> dict[str, ast.AST]:
+    """Return what the names of a function stand for that are assigned once."""
+    assigns = [n for n in ast.walk(function) if isinstance(n, ast.Assign)]
+    names = [(name, n.value) for n in assigns for name in names_of(n.targets[0])]
+    counts = collections.Counter(name for name, _ in names)
+    return {name: value for name, value in names if counts[name] == 1}
 
 
 def _calls(tree: ast.Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.Call]]:

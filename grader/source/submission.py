@@ -14,9 +14,11 @@ import hashlib
 import os
 import re
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 
 from grader.base.regular_file import open_below
+from grader.source.expressions import assigned_by, calls_in, names_in
 from grader.source.feeding import Spot, bare_loads, is_decided, lines_feeding
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, loops_around
@@ -122,14 +124,28 @@ class Source:
             return tree is not None
         return bool(lines_feeding(tree, all_of_line, lambda n: self.step_at(n) == step, deep=True))
 
-    def statement_of_step(self, step: int) -> int | None:
-        """Return the first line of the only statement of a step, None where it has several."""
+    def statement_of_step(
+        self, step: int, outputs: Collection[str], part: str
+    ) -> tuple[int, tuple[int, ...]] | None:
+        """Return the line of the statement of a step that makes a result, and lines it depends on.
+
+        That is the only one of the step; for the part "weights" of a cause the one with an
+        exponential; else the one that assigns one of the `outputs`. None where several do.
+        """
         lines, tree = self.lines_of_step(step), self.tree
         if lines is None or tree is None:
             return None
         inside = range(lines[0], lines[1] + 1)
-        nodes = [n.lineno for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno in inside]
-        return nodes[0] if len(nodes) == 1 else None
+        nodes = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno in inside]
+        assigns = [(n, assigned_by(n), getattr(n, "value", None)) for n in nodes]
+        makes = [n for n, names, _ in assigns if names & set(outputs)]
+        if part == "weights":
+            makes = [n for n, _, value in assigns if calls_in(value) & {"exp", "exp2"}]
+        if len(nodes) == 1 or len(makes) != 1:
+            return (nodes[0].lineno, ()) if len(nodes) == 1 else None
+        read = names_in(getattr(makes[0], "value", None))
+        fed = {n.lineno for n, names, _ in assigns if n is not makes[0] and read & names}
+        return makes[0].lineno, tuple(sorted(fed))
 
     def bare_load(self) -> int:
         """Return the line of the one load with a mask and without `other`, 0 if not one is such."""

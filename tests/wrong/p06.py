@@ -25,6 +25,7 @@ _SEEN = "(n[None, :] <= m[:, None]) & (n[None, :] + W > m[:, None])"
 WRONG = (
     *of(
         "p06",
+        ("masked for the maximum alone", "plain", "KEYS-AFTER-THE-QUERY", (_TEST, "shown = scores\n        " + _TEST), ('scores = tl.where(visible, scores, float("-inf"))', 'shown = tl.where(visible, scores, float("-inf"))'), ("tl.max(scores, 1)", "tl.max(shown, 1)")),
         ("window to both sides", "", "KEYS-AFTER-THE-QUERY", (_MASK, "visible = (keys[None, :] < queries + window_size) & (keys[None, :] > queries - window_size)")),
         ("window of whole tiles", "", "VISIBLE-KEYS-MASKED KEYS-BEFORE-THE-WINDOW OTHER-PAIRS", (_MASK, _MASK.replace("> queries - window_size", "> (queries - window_size) // BLOCK_N * BLOCK_N"))),
         ("window counted from the tile", "", "KEYS-BEFORE-THE-WINDOW", (_MASK, _MASK.replace("> queries - window_size", "> queries // BLOCK_N * BLOCK_N - window_size"))),

@@ -30,6 +30,7 @@ WRONG = (
         ("sinks only in their own tiles", "", "VISIBLE-KEYS-MASKED OTHER-PAIRS", (_STOP, "stop = tl.where(position < first_key, seqlen, keys + window_size)")),
         ("sinks for window_size queries more", "", "VISIBLE-KEYS-MASKED", (_STOP, _STOP.replace("seqlen, keys", "keys + 2 * window_size, keys"))),
         ("sinks or window", "", "KEYS-AFTER-THE-QUERY KEYS-BEFORE-THE-WINDOW OTHER-PAIRS", (_MASK, "visible = (keys[None, :] <= queries) | (keys[None, :] < num_sink_tokens)")),
+        ("sinks put back after the mask", "sinks", "SINKS-NOT-CAUSAL KEYS-AFTER-THE-QUERY", (_MASK, 'within = (keys[None, :] <= queries) & (queries < keys[None, :] + window_size)\n            hidden = tl.where(within, scores, float("-inf"))'), ('scores = tl.where(visible, scores, float("-inf"))', "scores = tl.where(keys[None, :] < num_sink_tokens, scores, hidden)")),
         ("sinks and window", "", "VISIBLE-KEYS-MASKED", (_MASK, "visible = (keys[None, :] <= queries) & (keys[None, :] > queries - window_size) & (keys[None, :] < num_sink_tokens)")),
         ("window one larger", "", "KEYS-BEFORE-THE-WINDOW WINDOW-ONE-LARGER", (_MASK, "visible = (keys[None, :] <= queries) & (queries <= stop[None, :])")),
         ("sinks seen by earlier queries", "", "KEYS-AFTER-THE-QUERY", (_MASK, "visible = ((keys[None, :] <= queries) & (queries < keys[None, :] + window_size)) | (keys[None, :] < num_sink_tokens)")),

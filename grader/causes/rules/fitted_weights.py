@@ -70,7 +70,11 @@ def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
         shown[", with the mask transposed"] = visible.mT
     filled = {text: everything.masked_fill(~mask, -math.inf) for text, mask in shown.items()}
     filled[", with P = 1 for hidden pairs"] = torch.where(visible, everything, 0.0)
-    filled[", with S = 0 for hidden pairs"] = torch.where(visible, everything, -lse)
+    zeros = torch.where(visible, everything, -lse)
+    for text, mask in masks_of(head):
+        if text:  # of all, or in tiles on the diagonal
+            where = text.replace("without the mask", "with S = 0 for hidden pairs")
+            filled[where] = zeros.masked_fill(~mask, -math.inf)
     for of_mask, exponent in filled.items():
         if float(exponent.amax()) <= _LARGEST:
             yield "exp(S - lse)", of_mask, exponent.exp()

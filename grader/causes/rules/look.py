@@ -89,6 +89,7 @@ _OF_PAIRS: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
     pairs.wrong_pairs,
     pairs.masked_but_shown,
     sums.discarded,
+    sums.doubled,
     others.other_window,
     others.other_pairs,
 )

@@ -15,7 +15,7 @@ from grader.causes.rules.left_out import (
 )
 from grader.causes.rules.sighting import Sighting, accesses, key_range, query_range
 from grader.checks.walk import Walk
-from grader.kernel.observers.trace import Counter, Trace
+from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
 from grader.spec.cases import Case
 
 
@@ -36,7 +36,8 @@ def mismatched(case: Case, walk: Walk) -> Sighting | None:
         return None
     line = walk.trace.count(Counter.MISMATCHED_LINE)
     if walk.product == "out":
-        return _moves_otherwise(walk) or Sighting("K-AND-V-APART", line)
+        moves = None if case.kwargs.get("num_sink_tokens") else _moves_otherwise(walk)
+        return moves or Sighting("K-AND-V-APART", line)  # from the sinks both move on by more
     pair = "k and of v" if walk.product == "dq" else "q and of dout"
     return Sighting("ROWS-APART", line, variant="of_a_product", pair=pair, product=walk.product)
 
@@ -189,6 +190,7 @@ def twice(case: Case, walk: Walk) -> Sighting | None:
         "FOLDED-IN-TWICE",
         again,
         located=located,
+        through=walk.kernel_lines(walk.twice),
         variant=variant,
         pair=pair,
         row=_row(walk, walk.twice, "counted"),
@@ -271,16 +273,20 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
             return Sighting("MASKED-SCORES-NOT-HIDDEN", walk.mask_of(extra), located=True, row=row)
         if (masks == 0).all():
             line, variant = walk.scores_line, "not_masked"
-            if walk.product != "out":
+            if walk.product == "out" and walk.mask_line and not walk.masks[walk.visited].any():
+                line, variant = walk.mask_line, "not_of_the_product"
+            elif walk.product != "out":
+                if bare := int(walk.trace.arrays["bare"][PRODUCTS.index(walk.product)]):
+                    return Sighting("NO-WEIGHTS", bare, located=True, product=walk.product)
                 line = walk.product_line
                 variant = "of_queries_not_masked" if walk.over_queries else "not_masked_for_dq"
         else:
             line, variant = walk.mask_of(extra), "of_queries" if walk.over_queries else ""
-        masked = bool((masks > 0).all())
         return Sighting(
             id,
             line,
-            located=masked,
+            located=bool((masks > 0).all()) or variant == "not_of_the_product",
+            through=walk.kernel_lines(extra),
             variant=variant,
             product=walk.product,
             row=row,
@@ -316,6 +322,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
         return Sighting(
             "KEYS-NEVER-VISITED",
             walk.loop_line,
+            through=_kernel_of_missing(case, walk),
             visible=_visible(walk),
             row=row,
             loop="queries" if walk.over_queries else "tiles",
@@ -343,6 +350,17 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
     return None
 
 
+def _kernel_of_missing(case: Case, walk: Walk) -> tuple[int, ...]:
+    """Return lines of the kernel whose pairs are missing: sinks, or the window, are its alone."""
+    far, missing = _before_the_window(case), walk.missing
+    for side in (far, ~far):
+        if not (missing & ~side).any():
+            alike = walk.taken & side
+            of_others = not alike.any()
+            return walk.kernel_lines(walk.taken & ~side if of_others else alike, other=of_others)
+    return ()
+
+
 def _masked_for_another(case: Case, walk: Walk) -> Sighting | None:
     """Pairs of sinks that one loop hides from itself, as it should, and that no other visits."""
     far, missing = _before_the_window(case), walk.missing
@@ -355,6 +373,7 @@ def _masked_for_another(case: Case, walk: Walk) -> Sighting | None:
     return Sighting(
         "KEYS-NEVER-VISITED",
         walk.line_of(walk.taken_at, walk.taken & far),
+        through=_kernel_of_missing(case, walk),
         visible=_visible(walk),
         row=_row(walk, missing, "never counted"),
         loop="queries" if walk.over_queries else "tiles",
@@ -377,6 +396,5 @@ def _row(walk: Walk, pairs: np.ndarray, verb: str) -> str:
 
 
 def _example(walk: Walk) -> str:
-    if walk.missing.any():
-        return _row(walk, walk.missing, "never counted")
-    return _row(walk, walk.extra, "counted")
+    missed = walk.missing.any()
+    return _row(walk, *((walk.missing, "never counted") if missed else (walk.extra, "counted")))

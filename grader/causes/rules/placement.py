@@ -166,7 +166,7 @@ def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
         product = int(trace.arrays["stored_products"][PRODUCTS.index(name)][0])
         if name in result.wrong and product and PRODUCTS[product - 1] == other:
             due, taken = ("k", "q") if name == "dq" else ("q", "k")
-            return Sighting("Q-AND-K-EXCHANGED", line, name=name, taken=taken, due=due)
+            return Sighting("Q-AND-K-EXCHANGED", line, pointer="q", name=name, taken=taken, due=due)
     return None
 
 

@@ -26,7 +26,8 @@ class Sighting:
     known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
     kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
     looks different at different sizes. `outright`: it says more than a known mistake of the same
-    numbers. `pointer` is the name of one, where no figure is.
+    numbers. `pointer` is the name of one, where no figure is. `through` are lines of the kernel
+    in which it shows, where several share the line.
     """
 
     def __init__(
@@ -40,11 +41,12 @@ class Sighting:
         outright: bool = False,
         variant: str = "",
         pointer: str = "",
+        through: tuple[int, ...] = (),
         **figures: object,
     ) -> None:
         self.id, self.line, self.located, self.variant = id, line, located, variant
         self.traced, self.of_grid, self.outright = traced, of_grid, outright
-        self.pointer, self.figures = pointer, figures
+        self.pointer, self.through, self.figures = pointer, through, figures
 
     @functools.cached_property
     def text(self) -> Text:
@@ -60,7 +62,7 @@ class Sighting:
         if self.variant == "between_tiles":  # the pointer itself is moved by the stride
             part = part.replace("offset", "address")
         named = self.pointer or self.figures.get("operand") or self.figures.get("name") or ""
-        return Spot(self.line, self.located, part, str(named))
+        return Spot(self.line, self.located, part, str(named), self.through)
 
     @property
     def family(self) -> str:

@@ -17,6 +17,13 @@ def discarded(case: Case, walk: Walk) -> Sighting | None:
     return Sighting("PRODUCT-DISCARDED", line, located=True, product=walk.product)
 
 
+def doubled(case: Case, walk: Walk) -> Sighting | None:
+    line = int(walk.trace.arrays["doubled"][PRODUCTS.index(walk.product)])
+    if not line:
+        return None
+    return Sighting("ACCUMULATOR-ADDED-TWICE", line, located=True, product=walk.product)
+
+
 def at_line(trace: Trace, counter: Counter) -> Sighting | None:
     """A line that only a mistake has.
 
@@ -87,6 +94,7 @@ def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
         for name, (product, line) in zip(PRODUCTS, trace.arrays["stored_products"], strict=True)
         if product and name in result.wrong
     }
+    lines = trace.arrays["stored_products"][:, 1].tolist()
     for name, (product, line) in stored.items():
         if name in (other for other, _ in stored.values()):
             continue  # they are exchanged
@@ -94,6 +102,8 @@ def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
         return Sighting(
             "WRONG-PRODUCT",
             line,
+            # What is made of the same tensors is right, and this is no result of another output.
+            located=name != "out" and result.wrong == (name,) and lines.count(line) == 1,
             variant="of_out" if name == "out" else "",
             pointer=due if name == "out" else "",
             name=name,

@@ -126,11 +126,15 @@ def _follow(
     # Behind the exponential a number far down is no score any more: dS may be one.
     far = torch.zeros((1,) * result.dim(), dtype=torch.bool) if weights else result <= _HIDDEN
     before = [note.hidden for note in known if note.hidden is not None]
-    hidden = functools.reduce(torch.logical_or, before, far)
     masks = [note.mask for note in known if note.mask is not None]
+    sides = []
+    if name == _CHOICE:  # of two tiles of scores a pair is hidden as in the one that is chosen
+        sides = [*zip(operands[1:], notes[1:], (operands[0], ~operands[0]), strict=True)]
+        before = [
+            n.hidden & there for _, n, there in sides if _of_pairs(n) and n.hidden is not None
+        ]
+    hidden = functools.reduce(torch.logical_or, before, far)
     if name == _CHOICE:
-        condition = operands[0]
-        sides = zip(operands[1:], notes[1:], (condition, ~condition), strict=True)
         for side, note, there in sides:
             if not _of_pairs(note):
                 if weights:

@@ -55,6 +55,8 @@ class Pairs:
             record.note_line(Counter.TURNED_LINE)
             counters[Counter.TURNED] = OPERANDS.index(values.operand)
             return size
+        if not weights.note.weights:
+            record.arrays["bare"][product] = record.where.line
         lengths = shape.seqlen_k, shape.seqlen_q
         length = lengths[values.of_queries]
         kept = _of_its_head(free, lengths[not values.of_queries])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.trace import OTHER, SCORES, Counter
 
+_DOT, _SUM = "tt.dot", "arith.addf"
 _HANDING_ON = ("scf.yield", "scf.condition")
 PRODUCT_OF = {"v": 0, "dout": 1, "q": 2, "k": 3}  # by the rows that weights are multiplied with
 
@@ -42,6 +43,7 @@ class Products:
         self._pairs, self._placement, self._nans = pairs, placement, nans
         self._dots: dict[tuple[int, ...], int] = {}
         self._replaced: dict[Operation, bool] = {}
+        self._doubles: dict[Operation, bool] = {}
         # Programs of this launch that have a product, of those that the next round's replaces.
         self._lost: dict[tuple[Operation, int], np.ndarray] = {}
 
@@ -69,7 +71,7 @@ class Products:
             if len(rows) == 2 and None not in rows and rows[0].of_queries != rows[1].of_queries:
                 self._record.note_line(Counter.CROSSED_LINE)
         else:
-            self._note_lost(event, product)
+            self._note_sum(event, product)
         self._count(count, product, size, tile)
         return self._made(event)
 
@@ -131,8 +133,12 @@ class Products:
                 return product, self._pairs.take(weights, values, product)
         return OTHER, (0, 0)
 
-    def _note_lost(self, event: events.Computed, product: int) -> None:
-        """Note a product whose earlier rounds' results nothing took up."""
+    def _note_sum(self, event: events.Computed, product: int) -> None:
+        """Note a product whose earlier rounds' results nothing took up, or that doubles them."""
+        if event.op not in self._doubles:
+            self._doubles[event.op] = _doubles(event.op, event.loops)
+        if self._doubles[event.op]:
+            self._record.arrays["doubled"][product] = self._record.where.line
         if event.op not in self._replaced:
             self._replaced[event.op] = _is_replaced(event.op, event.loops)
         if self._replaced[event.op]:
@@ -192,6 +198,32 @@ def _is_replaced(op: Operation, loops: tuple[Operation, ...]) -> bool:
         carried |= {inner for value, inner in passed if value in carried}
     used = {value for region in loop.regions for value in _used(region)}
     return bool(carried) and used.isdisjoint({result, *carried})
+
+
+def _doubles(op: Operation, loops: tuple[Operation, ...]) -> bool:
+    """Whether a loop adds what a dot adds to, its third operand, to the result once more."""
+    if not loops or len(loops[0].regions) > 1 or op.name != _DOT:
+        return False
+    (body,), (result,) = loops[0].regions[0], op.results
+    handed = body.last.operands if body.last else ()
+    made = {value: one for one in body.operations for value in one.results}
+    first = len(body.arguments) - len(handed)
+    for number, value in enumerate(handed):
+        one = made.get(value)
+        if one is not None and one.name == _SUM and result in one.operands:
+            others = [operand for operand in one.operands if operand != result]
+            parts = [_made_of(made, [op.operands[2]]), _made_of(made, others)]
+            if all(body.arguments[first + number] in part for part in parts):
+                return True
+    return False
+
+
+def _made_of(made: Mapping[int, Operation], values: Iterable[int]) -> set[int]:
+    """Return the values that some are made of, themselves included."""
+    waiting = list(values)
+    for value in waiting:
+        waiting += made[value].operands if value in made else ()
+    return set(waiting)
 
 
 def _used(blocks: list[Block]) -> Iterator[int]:

@@ -183,6 +183,8 @@ class TraceShape(Block):
             "mask_rows": (np.int64, (KERNELS,)),
             "raised_lines": (np.int64, (KERNELS,)),
             "discarded": (np.int64, (SCORES + 1,)),
+            "doubled": (np.int64, (SCORES + 1,)),
+            "bare": (np.int64, (SCORES + 1,)),
             "columns": (np.int64, (2, len(COLUMNS))),
             "stores": (np.uint8, (self.queries,)),
             "visits": (np.uint8, (KERNELS, *pairs)),
@@ -228,7 +230,8 @@ class Trace:
     `stores` is 1 for the rows of the result that were stored, 2 for those that two programs stored
     the same numbers to.
     `discarded` is, per product and for scores, a line of whose results nothing took up those of
-    earlier rounds, 0 if none;
+    earlier rounds, 0 if none, `doubled` a line that counts those twice, `bare` one
+    whose operand is behind no exponential;
     `columns` is the first dot of tiles that begin at different columns of head_dim, and the first
     store of a product to other columns than its own; `stored_products` the product, from 1, that
     was stored where this one belongs, and its line; `overwritten`, per gradient, the first two
@@ -250,7 +253,7 @@ class Trace:
         lines, planes = shape.lines, shape.batch * shape.num_kv_heads
         rows = max(shape.queries, planes * shape.seqlen_k)
         kinds = len(TAGGED) - 1
-        of_lines = ("lines", "mask_lines", "raised_lines", "discarded")
+        of_lines = ("lines", "mask_lines", "raised_lines", "discarded", "doubled", "bare")
         limits: dict[str, Any] = dict.fromkeys(of_lines, lines) | {
             "counters": [lines if c.is_line else _MOST for c in Counter],
             "apart": [lines, kinds, kinds, rows, rows, planes, 1],

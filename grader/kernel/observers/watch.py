@@ -27,11 +27,11 @@ _MOST = 250  # characters of what is said of a race: a reply holds 1900
 class Watch:
     """Watches the launches of one call of the submission at `path`.
 
-    `rounds` is the first dot of fp32 operands that a GPU rounds: its line, and TF32 or bf16x3.
+    `rounds` has the lines of dots of fp32 operands that a GPU rounds, each with TF32 or bf16x3.
     """
 
     def __init__(self, path: str) -> None:
-        self.rounds: tuple[int, str] | None = None
+        self.rounds: dict[int, str] = {}
         self._path = path
         self._launch = 0  # the line that launches
         self._grid = 1, 1, 1
@@ -44,8 +44,8 @@ class Watch:
         if isinstance(event, events.Multiplied):
             precision = event.op.attributes.get("inputPrecision", "")
             wide = event.left.dtype.itemsize == 4
-            if self.rounds is None and wide and precision in _ROUNDING:
-                self.rounds = self._line(event.op.place), _ROUNDING[precision]
+            if wide and precision in _ROUNDING:
+                self.rounds.setdefault(self._line(event.op.place), _ROUNDING[precision])
             return
         if isinstance(event, events.Launched):
             self._launch, self._grid = running_line(self._path), event.grid
