@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from grader.source.exchanged import Exchanged, exchanged_in
 from grader.source.expressions import guard, leftmost, names_in, names_of, offsets_of, parameters_of
 from grader.source.loops import FUNCTIONS, LOOPS, function_at, lines_of
 from grader.spec.problem import GIVEN
@@ -62,6 +63,37 @@ def is_decided(tree: ast.Module, spot: Spot) -> bool:
     if function is not None and "branch" in spot.part:
         found.from_line(function)
     return found.decided
+
+
+def lines_setting(tree: ast.Module | None, line: int, name: str) -> list[int]:
+    """Return the lines of the function at a line that give a name a value."""
+    function = function_at(tree, line) if tree is not None else None
+    return [n for n, _ in _assigned(None, function, name)] if function is not None else []
+
+
+def works_with(tree: ast.Module, spot: Spot) -> bool:
+    """Whether what a spot says of a pointer may be wrong elsewhere: its line uses what it loads.
+
+    A product that has k and should have v is wrong itself if no name of v is in it.
+    """
+    if spot.part != "pointer" or not spot.of:
+        return True
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and spot.line in lines_of(n)]
+    inside = list(ast.walk(max(nodes, key=lambda n: n.lineno, default=tree)))
+    types = {id(n.value) for n in inside if isinstance(n, ast.Attribute)}
+    return any(id(n) not in types and _is_of(getattr(n, "id", "-"), spot.of) for n in inside)
+
+
+def exchanged(tree: ast.Module) -> Exchanged | None:
+    """Return the two arguments that a file passes in each other's places, if it does so once."""
+    return exchanged_in(tree, _functions(tree))
+
+
+def functions_called(tree: ast.Module, line: int) -> list[int]:
+    """Return the first lines of the functions of the file that a line calls."""
+    calls = [n.func for n in ast.walk(tree) if isinstance(n, ast.Call) and n.lineno == line]
+    names = {n.id for n in calls if isinstance(n, ast.Name)}
+    return [n.lineno for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in names]
 
 
 def bare_loads(tree: ast.Module) -> list[int]:

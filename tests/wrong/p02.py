@@ -17,6 +17,9 @@ _LAUNCH = "x, w, y, rows, cols, x.stride(0), x.stride(1), w.stride(0), **tiles"
 WRONG = (
     *of(
         "p02",
+        ("rows compared the other way", "", "NOTHING-STORED", ("row_mask = row_ids < rows", "row_mask = rows <= row_ids")),
+        ("stride of w added", "", "TILE-OUTSIDE", (_W, _W.replace("col_ids * stride_wn", "stride_wn + col_ids"))),
+        ("sum for product", "", "OTHER-PRODUCTS", (_PRODUCTS, _PRODUCTS.replace(" * ", " + "))),
         ("one row more", "", "MASK-TOO-WIDE", ("row_mask = row_ids < rows", "row_mask = row_ids <= rows")),
         ("one row fewer", "", "ROWS-OF-NOBODY", ("row_mask = row_ids < rows", "row_mask = row_ids < rows - 1")),
         ("one column more", "", "MASK-TOO-WIDE", ("col_mask = col_ids < cols", "col_mask = col_ids <= cols")),
