@@ -22,6 +22,7 @@ _MOST_CALLS = 2_000  # that are looked into, in each other, for accesses
 _DEEPEST = 8  # calls in each other
 _BRANCHES = (ast.If, ast.IfExp)
 _COMPUTE = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp)
+_INPUTS = {"q", "k", "v"}
 _OF_ACCESS = {"pointer", "address", "offset", "mask"}
 
 
@@ -72,16 +73,14 @@ def lines_setting(tree: ast.Module | None, line: int, name: str) -> list[int]:
 
 
 def works_with(tree: ast.Module, spot: Spot) -> bool:
-    """Whether what a spot says of a pointer may be wrong elsewhere: its line uses what it loads.
-
-    A product that has k and should have v is wrong itself if no name of v is in it.
-    """
-    if spot.part != "pointer" or not spot.of:
+    """Whether a line uses what a pointer loads: a product of k, not v, is wrong itself."""
+    if spot.part != "pointer" or spot.of not in _INPUTS:
         return True
     nodes = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and spot.line in lines_of(n)]
     inside = list(ast.walk(max(nodes, key=lambda n: n.lineno, default=tree)))
     types = {id(n.value) for n in inside if isinstance(n, ast.Attribute)}
-    return any(id(n) not in types and _is_of(getattr(n, "id", "-"), spot.of) for n in inside)
+    named = {n.id.partition("_")[0] for n in inside if id(n) not in types and hasattr(n, "id")}
+    return spot.of in named or not named & _INPUTS
 
 
 def exchanged(tree: ast.Module) -> Exchanged | None:
