@@ -133,7 +133,8 @@ class Worker:
         with open(self.path, "rb") as file:
             self.source = file.read()  # before it runs, and may change its file
         given.offer_given()
-        shapes.keep_names()
+        if self.settings["count_launches"]:
+            shapes.keep_names()
         module = self._import()
         self.module = module
         gc.collect()

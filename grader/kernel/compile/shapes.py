@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 import traceback
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
 import torch
-import triton.language as tl
-from triton.compiler.code_generator import CodeGenerator
 
 _LOOPS = (ast.For, ast.While)
 _NAMES = "names_of_grader"
@@ -24,6 +23,8 @@ _MOST = 1_100  # characters, beside the text of an error
 
 def keep_names() -> None:
     """Have Triton's code generators keep what names stood for: in a loop they forget it."""
+    from triton.compiler.code_generator import CodeGenerator
+
     plain = CodeGenerator.set_value
 
     def set_value(self: Any, name: str, value: Any) -> None:
@@ -67,11 +68,12 @@ def _compiled(frame: FrameType, path: str) -> tuple[Any, int] | None:
 
 def _size(value: Any) -> int | list[int] | None:
     """Return an integer, or a shape."""
-    value = value.value if isinstance(value, tl.constexpr) else value
+    tl = sys.modules.get("triton.language")  # not for a submission without kernels
+    value = value.value if tl and isinstance(value, tl.constexpr) else value
     if type(value) is int:
         return value
     if isinstance(value, torch.Tensor):
         return list(value.shape)
-    if isinstance(value, tl.tensor):
+    if tl and isinstance(value, tl.tensor):
         return [int(getattr(n, "value", n)) for n in value.shape]
     return None
