@@ -45,6 +45,7 @@ class Recorded(NamedTuple):
     complaints: Callable[[Judged], list[str]] | None = None  # None: it is read, and not run
 
 
+@functools.cache
 def sources() -> dict[str, Recorded]:
     """Return what is judged, by id: problem, kind, name."""
     found: dict[str, Recorded] = {}

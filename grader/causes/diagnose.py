@@ -16,6 +16,7 @@ from grader.causes.decide import PLAIN, Hypothesis, Kind, Place, decide
 from grader.causes.known_mistakes import KnownMistakes, Recompute
 from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
+from grader.causes.rules.others import exchanged
 from grader.causes.rules.sighting import Sighting
 from grader.source.submission import Source
 from grader.spec.cases import Case
@@ -150,6 +151,9 @@ class Casebook:
         traced = {place: s for place, s in told.items() if s and s.kind is not Kind.NUMBERS}
         numbers = {place: s for place, s in told.items() if place not in traced}
         found = [*self._known.hypotheses(), *self._told(traced), *self._told(numbers)]
+        pair = source.exchanged() if source and not self._bridge else None
+        if pair is not None:
+            found += self._told(dict.fromkeys([*self._wrong, *self._faults], exchanged(pair)))
         named, everywhere = decide(found, self._wrong, self._failed), frozenset(self._wrong)
         explained = {place for _, cases in named for place in cases}
         if 2 * len(explained & self._to_fit.keys()) < len(self._to_fit):

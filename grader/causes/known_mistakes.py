@@ -21,6 +21,8 @@ from grader.spec.inputs import Inputs
 # So many wrong cases, all that there are, a mistake explains before others that do not are put off:
 # they are compared only if it does not explain a later one too, or right cases speak against it.
 _SURE = 4
+# That all is zero has many causes: what the kernels were seen to do says which.
+_SAY_LITTLE = {"ZEROS", "ROW-SUM-ZEROS"}
 
 Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]
 
@@ -110,7 +112,8 @@ class KnownMistakes:
         text = entry_of(id).said(figures, mistake.variant)
         shown = frozenset(place for place, fit in fits.items() if fit > Fit.SILENT)
         against = frozenset(place for place, fit in fits.items() if fit is Fit.CONTRADICTED)
-        return Hypothesis(id, Kind.PREDICTED, text, shown, against=against)
+        kind = Kind.NUMBERS if id in _SAY_LITTLE else Kind.PREDICTED
+        return Hypothesis(id, kind, text, shown, against=against)
 
     def _not_contradicted_by_right(self, ids: Iterable[str]) -> list[str]:
         """Return the mistakes with which every case that came out right would have been right."""

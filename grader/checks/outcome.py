@@ -59,6 +59,7 @@ _OUTSIDE_HELP = {
     Outside.MASK: _MASKED_HELP,
     Outside.BLOCK: _BLOCK_HELP,
     Outside.STRIDE: _STRIDE_HELP,
+    Outside.SHIFT: _FAR_HELP,
     Outside.TILE: _FAR_HELP,
     Outside.BEFORE: _BEFORE_HELP,
     Outside.WRAPS: _WRAPS_HELP,

@@ -30,7 +30,7 @@ from grader.isolate import (
 )
 from grader.isolate.host_rounds import HostRounds
 from grader.kernel import given, launches, lines
-from grader.kernel.compile import absent_gpu, faults
+from grader.kernel.compile import absent_gpu, faults, shapes
 from grader.kernel.observers.rounds import RoundsShape
 from grader.spec import protocol
 
@@ -133,6 +133,8 @@ class Worker:
         with open(self.path, "rb") as file:
             self.source = file.read()  # before it runs, and may change its file
         given.offer_given()
+        if self.settings["count_launches"]:
+            shapes.keep_names()
         module = self._import()
         self.module = module
         gc.collect()

@@ -13,6 +13,7 @@ from grader.causes.rules.numbers import Rounding
 from grader.causes.state.program import Called
 from grader.checks import outcome
 from grader.checks.correctness import Difference, named_ranges
+from grader.checks.misshapen import of_error, of_return
 from grader.isolate.evidence import CallEvidence
 from grader.judge.case import CheckCase
 from grader.judge.looks import Seen
@@ -113,6 +114,10 @@ class CaseFindings:
             help = "other cases run here: launch kernels of the same operations in all of them"
             change = {"headline": failure.headline.removeprefix("not measured: "), "help": help}
             failure = dataclasses.replace(failure, verdict=Verdict.ERROR, **change)
+        if isinstance(reply, Reply) and reply.shapes:
+            failure = of_error(failure, reply, self.at.problem, self.source) or failure
+        if isinstance(reply, Reply) and reply.status == Status.BAD_RETURN:
+            failure = of_return(failure, reply, self.source, self.at.problem.entry)
         found = self.of(
             failure.verdict,
             failure.headline,

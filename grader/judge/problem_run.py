@@ -289,10 +289,10 @@ class ProblemRun:
             self.problem.id, case, called.inputs, called.evidence.outputs, called.expected
         )
         casebook.add_wrong(at.place, wrong, again)
-        if at.check.bridge:  # what is seen is told of the problem's own entry
+        if at.check.bridge and case.rows is None:
             return Seen()
-        result = _result(called)
-        seen = Seen() if number else self._looks.again(session, called, result)
+        result, is_own = _result(called), not at.check.bridge  # what is seen is of that entry
+        seen = self._looks.again(session, called, result) if is_own and not number else Seen()
         casebook.add_numbers(at.place, functools.partial(of_numbers, wrong, result.wrong))
         return seen
 

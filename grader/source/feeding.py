@@ -7,12 +7,11 @@ load by a pointer that one moves.
 from __future__ import annotations
 
 import ast
-import collections
 import dataclasses
-import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from grader.source.exchanged import Exchanged, exchanged_in
 from grader.source.expressions import (
     calls_in,
     guard,
@@ -22,14 +21,15 @@ from grader.source.expressions import (
     offsets_of,
     parameters_of,
 )
+from grader.source.functions import argument_of, assigned_in, calls_of, functions_of, values_of
 from grader.source.loops import FUNCTIONS, LOOPS, function_at, lines_of
-from grader.spec.problem import GIVEN
 
 _MOST = 400  # names that are followed
 _MOST_CALLS = 2_000  # that are looked into, in each other, for accesses
 _DEEPEST = 8  # calls in each other
 _BRANCHES = (ast.If, ast.IfExp)
 _COMPUTE = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp)
+_INPUTS = {"q", "k", "v"}
 _OF_ACCESS = {"pointer", "address", "offset", "mask"}
 
 
@@ -76,6 +76,35 @@ def is_decided(tree: ast.Module, spot: Spot) -> bool:
     return found.decided
 
 
+def lines_setting(tree: ast.Module | None, line: int, name: str) -> list[int]:
+    """Return the lines of the function at a line that give a name a value."""
+    function = function_at(tree, line) if tree is not None else None
+    return [n for n, _ in assigned_in(None, function, name)] if function is not None else []
+
+
+def works_with(tree: ast.Module, spot: Spot) -> bool:
+    """Whether a line uses what a pointer loads: a product of k, not v, is wrong itself."""
+    if spot.part != "pointer" or spot.of not in _INPUTS:
+        return True
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and spot.line in lines_of(n)]
+    inside = list(ast.walk(max(nodes, key=lambda n: n.lineno, default=tree)))
+    types = {id(n.value) for n in inside if isinstance(n, ast.Attribute)}
+    named = {n.id.partition("_")[0] for n in inside if id(n) not in types and hasattr(n, "id")}
+    return spot.of in named or not named & _INPUTS
+
+
+def exchanged(tree: ast.Module) -> Exchanged | None:
+    """Return the two arguments that a file passes in each other's places, if it does so once."""
+    return exchanged_in(tree, functions_of(tree))
+
+
+def functions_called(tree: ast.Module, line: int) -> list[int]:
+    """Return the first lines of the functions of the file that a line calls."""
+    calls = [n.func for n in ast.walk(tree) if isinstance(n, ast.Call) and n.lineno == line]
+    names = {n.id for n in calls if isinstance(n, ast.Name)}
+    return [n.lineno for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in names]
+
+
 def bare_loads(tree: ast.Module) -> list[int]:
     """Return the lines of loads that have a mask, and no value for the lanes that it turns off."""
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
@@ -91,7 +120,7 @@ class _Slice:
         self, tree: ast.Module, spot: Spot, ends: Callable[[int], bool], deep: bool
     ) -> None:
         self._tree, self._spot, self._ends, self._deep = tree, spot, ends, deep
-        self._functions = _functions(tree)
+        self._functions = functions_of(tree)
         self._parts = set(spot.part.split("+")) - {""}
         self._of_pointer = "pointer" in self._parts
         self._found: set[int] = set()
@@ -116,7 +145,7 @@ class _Slice:
         loops = [n for n in around if isinstance(n, ast.For)]
         counted = {name for loop in loops for name in names_of(loop.target)}
         asked, loaded = self._asked(function, around)
-        if branch and (found := guard(asked, counted, self._parts, _values(function))):
+        if branch and (found := guard(asked, counted, self._parts, values_of(function))):
             self.decided, asked = True, [found]
             if isinstance(found, ast.stmt):
                 return {found.lineno} if self._ends(found.lineno) else set()
@@ -132,7 +161,7 @@ class _Slice:
 
     def _callers(self, function: ast.FunctionDef) -> list[tuple[ast.FunctionDef, ast.Call]]:
         """Return the calls of a function, each with the function that makes it."""
-        callers = list(_calls(self._tree, function.name))
+        callers = list(calls_of(self._tree, function.name))
         own = [c for c in callers if any(n in lines_of(c[0]) for n in self._spot.through)]
         return own or callers
 
@@ -167,7 +196,7 @@ class _Slice:
     def _step(self, place: _Place) -> None:
         """Follow one name to the lines that assign it, and to calls that pass it."""
         function, name, loaded = place
-        assigned = list(_assigned(self._tree, function, name))
+        assigned = list(assigned_in(self._tree, function, name))
         # What has been loaded is not followed to a pointer before its load is found.
         makes = [n for n, value in assigned if not _is_plain_range(value)]
         own = {n for n in makes if self._ends(n) and (loaded or not self._of_pointer)}
@@ -181,7 +210,7 @@ class _Slice:
             self._follow(_Place(function, used, at) for used, at in self._used(value, loaded))
         if name in (parameters := parameters_of(function)):
             for caller, call in self._callers(function):
-                value = _argument(call, parameters.index(name), name)
+                value = argument_of(call, parameters.index(name), name)
                 if isinstance(call.func, ast.Subscript):
                     self._launched.append((function, name))
                 elif value is not None:
@@ -216,10 +245,10 @@ class _Slice:
     def _follow_launches(self) -> None:
         """Find what kernels are passed, and with "grid" the grids that they are launched on."""
         for kernel, name in self._launched:
-            for caller, call in _calls(self._tree, kernel.name):
+            for caller, call in calls_of(self._tree, kernel.name):
                 if not isinstance(call.func, ast.Subscript):
                     continue
-                value: ast.AST | None = _argument(call, parameters_of(kernel).index(name), name)
+                value: ast.AST | None = argument_of(call, parameters_of(kernel).index(name), name)
                 if "grid" in self._parts:
                     value = call.func.slice
                 if isinstance(value, ast.expr):
@@ -242,7 +271,7 @@ class _Slice:
             yield from _of_access(call, called, self._parts or {"address", "mask"}, within)
         elif function is not None and function not in within and len(within) < _DEEPEST:
             parameters = parameters_of(function)
-            handed = {name: _argument(call, n, name) for n, name in enumerate(parameters)}
+            handed = {name: argument_of(call, n, name) for n, name in enumerate(parameters)}
             for inside in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
                 for name, expression in self._of_call(inside, (*within, function)):
                     pointers = _behind(function, {name}, handed, only_pointers=True)
@@ -291,7 +320,7 @@ def _behind(
     """Return the arguments of a call that names in the called function are made of."""
     waiting = list(names)
     for name in waiting:
-        for _, value in _assigned(None, function, name):
+        for _, value in assigned_in(None, function, name):
             value = leftmost(value) if only_pointers and value is not None else value
             waiting += names_in(value) - set(waiting)
     found = (handed.get(name) for name in waiting)
@@ -324,72 +353,3 @@ def _bounds(loop: ast.AST) -> list[ast.AST]:
 def _is_of(name: str, of: str) -> bool:
     """Whether a pointer has the name that is asked for: k_ptr, k_ptrs and k_rows are of "k"."""
     return not of or name.partition("_")[0] == of.partition("_")[0]
-
-
-def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
-    """Return the functions of a file, and those that it imports from `given`, by name."""
-    found = {}
-    for node in tree.body:
-        path = GIVEN / f"{str(getattr(node, 'module', '')).rpartition('.')[2]}.py"
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("given."):
-            if path.is_file():
-                found |= _functions_of(path.read_text("utf-8"))
-        elif isinstance(node, ast.FunctionDef):
-            found[node.name] = node
-    return found
-
-
-@functools.lru_cache(32)
-def _functions_of(text: str) -> dict[str, ast.FunctionDef]:
-    return _functions(ast.parse(text))
-
-
-def _assigned(
-    tree: ast.Module | None, function: ast.FunctionDef, name: str
-) -> Iterator[tuple[int, ast.AST | None]]:
-    """Yield the lines at which a function gives a name a value, each with what it is made of.
-
-    What a method is passed may be changed by the others of its class, as PyTorch's ctx.
-    """
-    if tree is not None and name in parameters_of(function):
-        classes = (n for n in tree.body if isinstance(n, ast.ClassDef) and function in n.body)
-        for node in (n for c in classes for n in ast.walk(c) if isinstance(n, ast.stmt)):
-            changed = [n for n in _changed(node) if isinstance(n, ast.Attribute)]
-            if any(name in names_in(n) for n in changed):
-                yield node.lineno, None
-    for node in ast.walk(function):
-        targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
-        for target in filter(None, targets):
-            if name in names_of(target) and not isinstance(node, ast.comprehension):
-                yield node.lineno, getattr(node, "value", None) or getattr(node, "iter", None)
-
-
-def _changed(node: ast.stmt) -> list[ast.AST]:
-    """Return what a statement assigns, or the method that it calls for its effect."""
-    called = getattr(node.value, "func", None) if isinstance(node, ast.Expr) else None
-    return [*getattr(node, "targets", ()), *([called] if called else ())]
-
-
-def _values(function: ast.FunctionDef) -> dict[str, ast.AST]:
-    """Return what the names of a function stand for that are assigned once."""
-    assigns = [n for n in ast.walk(function) if isinstance(n, ast.Assign)]
-    names = [(name, n.value) for n in assigns for name in names_of(n.targets[0])]
-    counts = collections.Counter(name for name, _ in names)
-    return {name: value for name, value in names if counts[name] == 1}
-
-
-def _calls(tree: ast.Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.Call]]:
-    """Yield the calls and launches of a function, each with the function that it stands in."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
-            if isinstance(called, ast.Name) and called.id == name:
-                caller = function_at(tree, node.lineno)
-                if caller is not None:
-                    yield caller, node
-
-
-def _argument(call: ast.Call, index: int, name: str) -> ast.AST | None:
-    if index < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args[:index]):
-        return call.args[index]
-    return next((k.value for k in call.keywords if k.arg == name), None)

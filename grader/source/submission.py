@@ -18,8 +18,18 @@ from collections.abc import Collection
 from pathlib import Path
 
 from grader.base.regular_file import open_below
+from grader.source.exchanged import Exchanged
 from grader.source.expressions import assigned_by, calls_in, names_in
-from grader.source.feeding import Spot, bare_loads, is_decided, lines_feeding
+from grader.source.feeding import (
+    Spot,
+    bare_loads,
+    exchanged,
+    functions_called,
+    is_decided,
+    lines_feeding,
+    lines_setting,
+    works_with,
+)
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, loops_around
 from grader.source.policy.rules import violations
@@ -114,6 +124,8 @@ class Source:
         if tree is None or (own is not None and not (spot.part or is_head_of_loop(tree, line))):
             return ()
         others = None if spot.part else own
+        if own is not None and not works_with(tree, spot):
+            return ()
         lines = lines_feeding(tree, spot, lambda n: self.step_at(n) not in (None, others))
         return tuple(sorted(lines - {line}))
 
@@ -147,10 +159,32 @@ class Source:
         fed = {n.lineno for n, names, _ in assigns if n is not makes[0] and read & names}
         return makes[0].lineno, tuple(sorted(fed))
 
+    def set_before(self, line: int, name: str, step: int) -> int:
+        """Return the line of a step that gave a name the value that it has at another line.
+
+        0 where none did. What given code has a function return was set in that, by the same name.
+        """
+        last = max((n for n in lines_setting(self.tree, line, name) if n < line), default=0)
+        if self.tree is not None and self.step_at(last) is None:
+            called = functions_called(self.tree, last)
+            last = max((n for f in called for n in lines_setting(self.tree, f, name)), default=0)
+        return last if self.step_at(last) == step else 0
+
+    def set_in(self, function: str, name: str) -> int:
+        """Return the last line of a function of the file that sets a name, 0 for none."""
+        body = self.tree.body if self.tree is not None else []
+        starts = [n.lineno for n in body if getattr(n, "name", "") == function]
+        return max((n for at in starts for n in lines_setting(self.tree, at, name)), default=0)
+
+    def exchanged(self) -> Exchanged | None:
+        """Return the two arguments that the file passes in each other's places, if there are."""
+        return exchanged(tree) if (tree := self.tree) else None
+
     def bare_load(self) -> int:
-        """Return the line of the one load with a mask and without `other`, 0 if not one is such."""
+        """Return the first load with a mask and without `other`, 0 if steps differ."""
         lines = bare_loads(tree) if (tree := self.tree) else []
-        return lines[0] if len(lines) == 1 else 0
+        steps = {self.step_at(line) or line for line in lines}
+        return min(lines) if len(steps) == 1 else 0
 
     def step_behind(self, spot: Spot) -> int | None:
         """Return the step in which the mistake lies that shows somewhere, None if that is not sure.
@@ -158,9 +192,9 @@ class Source:
         It is that of the line, if it is `located` there, and else the one that makes what is wrong.
         """
         own = self.step_at(spot.line)
-        if own is not None and spot.located:
-            return own
         tree = self.tree if spot.line and self.has_steps else None
+        if own is not None and (spot.located or (tree and not works_with(tree, spot))):
+            return own
         if tree is None or not self.keeps_given:
             return None  # the mistake may be in what was changed there
         lines = lines_feeding(tree, spot, lambda number: self.step_at(number) is not None)

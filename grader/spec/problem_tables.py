@@ -49,7 +49,9 @@ class Step(Table):
 
     `turns_green` are the checks that pass once the steps up to this one are done, and `work` where
     it then earns all its points. `makes` are outputs that a mistake here makes wrong, and it
-    leaves the others right; of several such steps the one with the fewest is it.
+    leaves the others right; of several such steps the one with the fewest is it. `shapes` are those
+    of what a step makes, by name: tuples of sizes, in Python, made of names of integers, and of
+    names of tensors, which stand for their shapes.
     """
 
     title: str
@@ -57,6 +59,7 @@ class Step(Table):
     turns_green: ListOf[str] = ()
     causes: ListOf[str] = ()
     makes: ListOf[str] = ()
+    shapes: dict[str, str] = Field(default_factory=dict)
 
 
 class Targets(Table):

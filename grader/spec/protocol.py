@@ -15,6 +15,7 @@ MAGIC = b"grader2\0"
 MAX_KERNELS = 32
 REPLY = struct.Struct(f"<8sQBIIQ64s2048s{MAX_KERNELS}I")
 MAX_REQUEST_BYTES = 64 * 1024
+_SHAPES = "\x1f"  # parts a text from shapes
 IMPORTED = 1  # nonce of the reply that a worker sends when it has imported torch, unasked
 STARTED = 0  # nonce of the reply that a worker sends before it touches the submission
 
@@ -48,6 +49,7 @@ class Reply:
 
     `launches` counts the Triton kernels that the request started; `kernels` are their lines, of the
     first `MAX_KERNELS` of the file. `multiply_adds` are those of PyTorch's products of matrices.
+    `shapes` are those of an error, as `grader.kernel.compile.shapes` writes them.
     """
 
     nonce: int
@@ -58,12 +60,15 @@ class Reply:
     text: str = ""
     kernels: tuple[int, ...] = ()
     multiply_adds: int = 0
+    shapes: str = ""
 
     def pack(self) -> bytes:
         """Return the packet; text that is too long loses its middle."""
         text = self.text
         if len(text) > 1900:
             text = text[:1200] + " ... " + text[-650:]
+        if self.shapes:  # where there is room: they are of little use without a text
+            text += _SHAPES + self.shapes
         return REPLY.pack(
             MAGIC,
             self.nonce,
@@ -89,8 +94,9 @@ class Reply:
         def decode(raw: bytes) -> str:
             return raw.rstrip(b"\0").decode("utf-8", "replace")
 
+        said, _, shapes = decode(text).partition(_SHAPES)
         return Reply(
-            nonce, Status(status), line, launches, decode(error_type), decode(text), kernels, adds
+            nonce, Status(status), line, launches, decode(error_type), said, kernels, adds, shapes
         )
 
 

@@ -17,6 +17,8 @@ _LAUNCH = "x, w, y, rows, cols, x.stride(0), x.stride(1), w.stride(0), **tiles"
 WRONG = (
     *of(
         "p02",
+        ("rows compared the other way", "", "NOTHING-STORED", ("row_mask = row_ids < rows", "row_mask = rows <= row_ids")),
+        ("stride of w added", "", "TILE-OUTSIDE", (_W, _W.replace("col_ids * stride_wn", "stride_wn + col_ids"))),
         ("one row more", "", "MASK-TOO-WIDE", ("row_mask = row_ids < rows", "row_mask = row_ids <= rows")),
         ("one row fewer", "", "ROWS-OF-NOBODY", ("row_mask = row_ids < rows", "row_mask = row_ids < rows - 1")),
         ("one column more", "", "MASK-TOO-WIDE", ("col_mask = col_ids < cols", "col_mask = col_ids <= cols")),
@@ -41,7 +43,7 @@ WRONG = (
         ("sum in fp16", "", "HALF-ACCUMULATED ROUNDED-TO-16-BITS", ("acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)", "acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float16)"), ("acc += products", "acc += products.to(tl.float16)")),
         ("padding of ones", "ragged_cols", "ROWS-OFFSET", ("mask=tile_mask, other=0.0", "mask=tile_mask, other=1.0"), ("mask=col_mask, other=0.0", "mask=col_mask, other=1.0")),
         ("weights squared", "", "", (_PRODUCTS, _PRODUCTS + " * w_tile.to(tl.float32)[None, :]")),
-        ("x plus w", "", "", (_PRODUCTS, _PRODUCTS.replace(" * ", " + "))),
+        ("x plus w", "", "OTHER-PRODUCTS", (_PRODUCTS, _PRODUCTS.replace(" * ", " + "))),
         ("maximum for sum", "", "", (_SUM, "y_tile = tl.max(acc, axis=1)")),
         ("one sum for all rows", "plain ragged_rows", "ROWS-ALIKE", (_SUM, "y_tile = tl.sum(tl.sum(acc, axis=1), axis=0) + tl.zeros((BLOCK_M,), tl.float32)")),
         ("y by the stride of x", "", "WRONG-STRIDE", (_STORE, _STORE.replace("row_ids,", "row_ids * stride_xm,"))),

@@ -14,6 +14,9 @@ _TOTAL = "total += tl.sum(tl.exp(scores - largest[:, None]), 1)"
 WRONG = (
     *of(
         "p03",
+        ("lengths exchanged at the launch", "unequal", "ARGUMENTS-EXCHANGED", ("num_q_heads, seqlen_q, seqlen_k, softmax_scale", "num_q_heads, seqlen_k, seqlen_q, softmax_scale")),
+        ("maximum of the row not kept", "row_logsumexp", "LSE-INFINITE", ("        row_max = new_max\n", "")),
+        ("weights of the row relative to the old maximum", "row_logsumexp", "LSE-INFINITE", ("tl.exp2(x - new_max)", "tl.exp2(x - row_max)")),
         ('scale of dim', 'plain', 'SCALE-SQUARED OTHER-SCALE', (LAUNCH_SCALE, 'LOG2_E.value / head_dim,')),
         ('scale of length', 'plain', 'OTHER-SCALE', (LAUNCH_SCALE, 'LOG2_E.value / seqlen_k ** 0.5,')),
         ('scale log2e twice', 'plain', 'OTHER-SCALE EXP-WITH-LOG2E', (LAUNCH_SCALE, 'softmax_scale * LOG2_E.value ** 2,')),

@@ -58,6 +58,8 @@ WRONG = (
         ("lse minus", "", "OTHER-LSE", (LSE, "lse = (running_max - tl.log2(running_sum)) * LN_2")),
         ("divided by the square root", "", "ROWS-SCALED", (DIVIDE, "out = acc / tl.sqrt(running_sum)[:, None]")),
         ("scale of the heads", "", "OTHER-SCALE", (DEFAULT_SCALE, DEFAULT_SCALE.replace("math.sqrt(head_dim)", "math.sqrt(head_dim / 4)"))),
+        ("q from the pointer of out", "", "UNWRITTEN-READ", ("q = load_tile(q_ptr, query_start, q_strides[2]", "q = load_tile(out_ptr, query_start, out_strides[2]")),
+        ("q from the pointer of k", "plain", "INPUT-NEVER-READ", ("q = load_tile(q_ptr, query_start, q_strides[2]", "q = load_tile(k_ptr, query_start, k_strides[2]")),
         ("q by the kv head", "groups", "STORED-ELSEWHERE", ("q_ptr += batch * q_strides[0] + q_head * q_strides[1]", "q_ptr += batch * q_strides[0] + q_head // group_size * q_strides[1]")),
     ),
     *of(

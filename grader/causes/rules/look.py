@@ -29,7 +29,7 @@ def astray(case: Case, trace: Trace, names: tuple[str, ...]) -> Sighting | None:
     What is not read or stored in it says nothing; what is, does.
     """
     if case.rows is not None:
-        return pointers.strides(case, trace)
+        return pointers.strides(case, trace) or rows.query_rows(case, trace)
     result = Result(names, nan=False, close=False)
     return (
         placement.misplaced(case, trace, result)
@@ -42,6 +42,7 @@ def astray(case: Case, trace: Trace, names: tuple[str, ...]) -> Sighting | None:
 def _of_attention(
     problem_id: str, case: Case, trace: Trace, result: Result
 ) -> Iterator[Sighting | None]:
+    yield numbers.unwritten(trace)
     yield placement.misplaced(case, trace, result)
     yield rows.query_rows(case, trace)
     yield pointers.strides(case, trace)
@@ -65,6 +66,7 @@ def _of_attention(
             yield from (rule(case, walk) for rule in _OF_PAIRS)
     yield sums.wrong_product(case, trace, result)
     yield sums.mixed(case, trace)
+    yield pointers.never_read(case, trace)
     yield sums.at_line(trace, Counter.CROSSED_LINE)
     yield others.no_product(trace, result)
     if result.close and not result.nan:

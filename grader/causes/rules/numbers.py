@@ -28,6 +28,12 @@ def nan(trace: Trace) -> Sighting | None:
     return None
 
 
+def unwritten(trace: Trace) -> Sighting | None:
+    """A load of what nobody has stored yet: all numbers that follow are made of it."""
+    line = trace.count(Counter.UNWRITTEN_LINE)
+    return Sighting("UNWRITTEN-READ", line) if line else None
+
+
 def first_nan(trace: Trace) -> tuple[int, str]:
     """Return the line of the first NaN and what makes it there; 0 where several things do."""
     if trace.count(Counter.NAN_KINDS) != 1:

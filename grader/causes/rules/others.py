@@ -13,6 +13,7 @@ from grader.causes.rules.left_out import odd_start
 from grader.causes.rules.sighting import Result, Sighting, key_range, query_range
 from grader.checks.walk import Walk
 from grader.kernel.observers.trace import DOT, OTHER, PRODUCTS, SCORES, Counter, Trace
+from grader.source.exchanged import Exchanged
 from grader.spec.cases import Case
 
 _LARGEST = 2**31 - 1
@@ -96,6 +97,19 @@ def no_product(trace: Trace, result: Result) -> Sighting | None:
         if name in PRODUCTS and PRODUCTS.index(name) not in products:
             return Sighting("NO-PRODUCT", name=name, rows=_ROWS[name])
     return None
+
+
+def exchanged(pair: Exchanged) -> Sighting:
+    """Say which two arguments a call passes in each other's places."""
+    return Sighting(
+        "ARGUMENTS-EXCHANGED",
+        pair.line,
+        located=True,
+        outright=True,
+        one=pair.one,
+        other=pair.other,
+        function=pair.function,
+    )
 
 
 def limited(case: Case) -> Case | None:

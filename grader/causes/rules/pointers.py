@@ -77,7 +77,7 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
         elif across in (stride, 0) or row["along"] != row["column_stride"]:
             continue
         elif owners and row["misaligned"]:
-            variant = "of_another"
+            variant = "of_another" if across != 1 else ""  # that a stride is 1 says nothing
         else:
             of_width = across == width and (row["misaligned"] or name in together)
             if not of_width and (name != "w" or across != 1):
@@ -113,6 +113,22 @@ def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sight
                 due=size * stride,
             )
     return None
+
+
+def never_read(case: Case, trace: Trace) -> Sighting | None:
+    """q or k that no program reads, though tiles are multiplied: another input is read for it.
+
+    Nor is v read where what is made of it goes nowhere: that is another mistake.
+    """
+    lines: dict[str, set[int]] = {name: set() for name in ("q", "k", "v")}
+    for row in accesses(trace):
+        lines.get(row["name"], set()).add(row["line"])
+    missing = [name for name, of in lines.items() if not of]
+    again = [min(of) for of in lines.values() if len(of) > 1]
+    if missing not in (["q"], ["k"]) or not trace.count(Counter.MULTIPLY_ADDS):
+        return None
+    others = " and ".join(name for name, of in lines.items() if of)
+    return Sighting("INPUT-NEVER-READ", min(again, default=0), name=missing[0], others=others)
 
 
 def astray(case: Case, trace: Trace) -> Sighting | None:
@@ -167,6 +183,8 @@ def outside(how: str, line: int, of: str) -> Sighting | None:
         return Sighting("MASK-TOO-WIDE", line, pointer=of)
     if how == Outside.STRIDE:
         return Sighting("WRONG-STRIDE", line, variant="outside", pointer=of)
+    if how == Outside.SHIFT:
+        return Sighting("TILE-OUTSIDE", line, variant="shifted", pointer=of)
     if how in (Outside.TILE, Outside.BEFORE):
         return Sighting("TILE-OUTSIDE", line, pointer=of)
     if how == Outside.WRAPS:

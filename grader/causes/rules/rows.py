@@ -16,7 +16,9 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
     stores, programs = trace.arrays["stores"], trace.arrays["programs"]
     if not trace.count(Counter.PROGRAMS) and trace.count(Counter.LAUNCHES):
         return Sighting("EMPTY-GRID", of_grid=True)
-    if not len(programs) or not stores.any():
+    if not stores.any():
+        return _nothing_stored(trace)
+    if not len(programs):
         return None
     out, length = ("out", case.seqlen_q) if case.rows is None else ("y", case.rows)
     nobody = (stores == 0).reshape(-1, length)
@@ -74,6 +76,12 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
             first=_first(np.unique(firsts)),
         )
     return None
+
+
+def _nothing_stored(trace: Trace) -> Sighting | None:
+    line, programs = trace.count(Counter.IDLE_STORE_LINE), trace.count(Counter.PROGRAMS)
+    text = f"{programs} program{'s' if programs > 1 else ''}"
+    return Sighting("NOTHING-STORED", line, programs=text) if line else None
 
 
 def rows_of_gradient(case: Case, walk: Walk, result: Result) -> Sighting | None:

@@ -30,7 +30,9 @@ _UNEXPLAINED = 0.25  # of the error, which a factor takes away: rounding shifts 
 def of_numbers(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
     """Return what the numbers of a result, of which the outputs `names` are wrong, say alone."""
     return (
-        scaled(wrong, names)
+        infinite(wrong, names)
+        or scaled(wrong, names)
+        or other_products(wrong)
         or other_lse(wrong, names)
         or (other_logit(wrong) if wrong.case.sink_logits else None)
         or rows_scaled(wrong, names)
@@ -56,6 +58,38 @@ def scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
     if apart > _UNEXPLAINED * (out - truth).norm():
         return None
     return by_numbers("OUTPUT-SCALED", name=name, times=_words(wrong.case, factor), factor=factor)
+
+
+def infinite(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
+    """Say that lse is infinite everywhere, as it is of a state that never changes.
+
+    Of the rows of a matrix also where it is infinite or NaN: of others NaN was seen as it came.
+    """
+    lse, truth = wrong.got.get("lse"), wrong.expected.truth.get("lse")
+    if "lse" not in names or not truth.isfinite().all() or lse.isfinite().any():
+        return None
+    if (lse == -math.inf).all():
+        return by_numbers("LSE-INFINITE")
+    return by_numbers("LSE-INFINITE", variant="plus") if wrong.case.rows is not None else None
+
+
+def other_products(wrong: Outputs) -> Sighting | None:
+    """Say of which products of x and w, or of which of the two alone, y is the sum."""
+    if wrong.case.rows is None or "y" not in wrong.got or wrong.case.rows < _FEWEST:
+        return None
+    x, w = (wrong.inputs.all[name].double() for name in ("x", "w"))
+    y, truth = wrong.got["y"].double(), wrong.expected.truth["y"]
+    sums = {"x * w": x @ w, "x": x.sum(1), "x * x": (x * x).sum(1), "w": w.sum() + 0.0 * x[:, 0]}
+    if not y.isfinite().all():
+        return None
+    factors = factors_of(torch.stack([*sums.values()]), y, _LEFT_OVER * float((y - truth).norm()))
+    if factors is None:
+        return None
+    if (factors - factors.round()).abs().max() > _LEFT_OVER:  # a number of no meaning
+        return None
+    terms = zip(factors.tolist(), sums, strict=True)
+    made = [_times(factor) + name for factor, name in terms if abs(factor) > _LEFT_OVER]
+    return by_numbers("OTHER-PRODUCTS", made=" + ".join(made) or "0") if made else None
 
 
 def other_lse(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:

@@ -39,7 +39,12 @@ def lines_to_blame(
     ):
         found, seen = lines, seen | suspects
         read = _read_at(tree, lines) & held.keys() - seen
-        suspects = {name for name in read if not _is_among(held[name].values[r], known, exist)}
+        values = {name: held[name].values[r] for name in read}
+        suspects = {
+            name
+            for name, of in values.items()
+            if not _is_among(of, known, exist) and not _is_of_tile(of, compared, r)
+        }
     return found
 
 
@@ -72,6 +77,16 @@ def _right(compared: Compared, r: int) -> Iterator[np.ndarray]:
             yield unit * before
     yield from (rescale, total, total - earlier, earlier, np.exp(np.log(earlier) - np.log(rescale)))
     yield from (sums, sums - others, others, now.out)
+
+
+def _is_of_tile(values: np.ndarray, compared: Compared, r: int) -> bool:
+    """Whether values are largest scores of a tile: with those before, they are those so far."""
+    now, exist = compared.oracle.states[r].largest, compared.oracle.rows
+    before = compared.oracle.states[r - 1].largest if r else np.full_like(now, -np.inf)
+    if values.shape != now.shape:
+        return False
+    sofar = (np.maximum(values / unit, before) for unit in (1.0, 1.0 / LN_2))
+    return any(bool(np.isclose(one[exist], now[exist], rtol=_CLOSE).all()) for one in sofar)
 
 
 def _is_among(values: np.ndarray, known: list[np.ndarray], exist: np.ndarray) -> bool:

@@ -14,12 +14,13 @@ import sys
 import traceback
 from typing import Any
 
-from grader.kernel.compile import assembler
+from grader.kernel.compile import assembler, shapes
 from grader.kernel.machine.tensors import OutOfBounds
 from grader.kernel.machine.ttir import NotMeasured
 from grader.spec.protocol import Reply, Status
 
 _OUTPUT_LIMIT = 2000
+_OF_SHAPES = (Status.EXCEPTION, Status.COMPILE_FAILED)
 
 
 class BadReturn(Exception):
@@ -61,7 +62,8 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     kind = shown.how if isinstance(shown, OutOfBounds) else _name(shown)
     if isinstance(shown, ValueError) and _raised_in(shown, path):
         kind = "ValueError"  # or a class of the submission's own below it, which is one
-    return Reply(nonce, status, line, error_type=kind, text=text)
+    told = shapes.shapes_of(chain, path) if status in _OF_SHAPES else ""
+    return Reply(nonce, status, line, error_type=kind, text=text, shapes=told)
 
 
 def unexplained(nonce: int) -> Reply:

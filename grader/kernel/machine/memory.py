@@ -135,6 +135,7 @@ class Accesses:
         distance = -first if is_before else first - size
         text += f", the first of them {distance:,} {side}".replace(" 0 ", " right ")
         how = Outside.MASK if self.is_masked else Outside.EDGE
+        how = Outside.SHIFT if memory.is_divided(places.shape) else how
         apart = memory.apart(places) if self.width == memory.tensor.element_size() else 0
         if apart:
             how = Outside.STRIDE
@@ -145,6 +146,9 @@ class Accesses:
             text += f", where {memory.names[0]}{memory.index_of(first)} would be; its shape is"
             text += f" {tuple(memory.tensor.shape)}"
         else:
+            begin = memory.index_of(int(places[lanes].min()))
+            at = f", where the tile begins at {memory.names[0]}{begin}"
+            text += at if how is Outside.SHIFT else ""
             text += ", under a mask" if self.is_masked else ", without a mask"
         if self._translation.by_blocks and how in (Outside.EDGE, Outside.MASK):
             how = Outside.BLOCK

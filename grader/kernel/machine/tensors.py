@@ -28,6 +28,7 @@ class Outside(enum.StrEnum):
     MASK = "mask"  # as EDGE, with a mask that lets it
     BLOCK = "block"  # as EDGE, by a block pointer
     STRIDE = "stride"  # its elements lie apart as none of the tensor's strides says
+    SHIFT = "shift"  # as EDGE or MASK, where the tile divides the tensor: nothing is to be masked
     TILE = "tile"  # a whole tile lies past the end
     BEFORE = "before"  # before the start
     NOWHERE = "nowhere"  # in no tensor
@@ -86,6 +87,13 @@ class Memory:
             if others and abs(others[0] - first) not in (0, *self.tensor.stride()):
                 return abs(others[0] - first)
         return 0
+
+    def is_divided(self, tile: torch.Size) -> bool:
+        """Whether the last axes of the tensor are as long as tiles of a size side by side."""
+        lengths = self.tensor.shape[len(self.tensor.shape) - len(tile) :]
+        return len(lengths) == len(tile) and not any(
+            n % m for n, m in zip(lengths, tile, strict=True)
+        )
 
     def index_of(self, offset: int) -> list[int]:
         """Return the index that an offset from the first element amounts to, by the strides.

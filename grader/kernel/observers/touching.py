@@ -82,6 +82,8 @@ class Touching:
             floating = type.is_float or type.bits == 16
             made = not of_input and start in self._made
             tensor = self._places.tensors.get(start)
+            if operand is not None and operand.name == "out" and not made and is_blank(tensor):
+                record.note_line(Counter.UNWRITTEN_LINE)
             self._reads.note(touched, tensor, floating=floating, made=made)
         return note
 
@@ -110,6 +112,8 @@ class Touching:
     def _stored(self, event: events.Computed, touched: Touched) -> None:
         start, value, note = touched.start, event.operands[1], event.notes[1]
         tensor = self._places.tensors.get(start)
+        if not touched.active.any():
+            self._record.note_line(Counter.IDLE_STORE_LINE)
         if tensor is None or not touched.active.any():
             return
         size = tensor.element_size()
@@ -281,3 +285,8 @@ def _merged(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             found.append((low, high))
     return found
+
+
+def is_blank(tensor: torch.Tensor | None) -> bool:
+    """Whether a tensor holds NaN alone, with which the judge fills what torch.empty returns."""
+    return tensor is not None and tensor.is_floating_point() and bool(tensor.isnan().all())

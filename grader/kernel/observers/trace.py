@@ -62,6 +62,8 @@ class Counter(enum.IntEnum):
     NAN_SIGN = 27  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
     INFINITE_LINE = 28  # a dot of v or dout with weights of which some are infinite
     STORED_OTHERWISE = 29  # rows of out that two programs stored different numbers to
+    UNWRITTEN_LINE = 30  # a load from a tensor of the call that no kernel had stored to, of NaN
+    IDLE_STORE_LINE = 31  # a store whose mask lets nothing pass, in any program
 
     @property
     def is_line(self) -> bool:

@@ -1,0 +1,44 @@
+"""Arguments that a call passes in each other's places, by their names."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from grader.source.expressions import parameters_of
+
+
+class Exchanged(NamedTuple):
+    """A call of a function in which `one` is passed as `other`, and `other` as `one`."""
+
+    line: int
+    function: str
+    one: str
+    other: str
+
+
+def exchanged_in(tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> Exchanged | None:
+    """Return the one pair of arguments that calls and launches of these functions exchange.
+
+    Each is a plain name, that of the parameter which the other is passed for. A function that is
+    also called otherwise may be meant for both.
+    """
+    found, straight = list[Exchanged](), set[str]()
+    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
+        called = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+        function = functions.get(getattr(called, "id", ""))
+        if function is None or any(isinstance(a, ast.Starred) for a in call.args):
+            continue
+        passed = [*zip(parameters_of(function), call.args, strict=False)]
+        passed += [(k.arg or "", k.value) for k in call.keywords]
+        named = [(name, a) for name, a in passed if isinstance(a, ast.Name)]
+        pairs = [
+            Exchanged(a.lineno, function.name, one, other)
+            for (one, a), (other, b) in itertools.combinations(named, 2)
+            if one != other and (a.id, b.id) == (other, one)
+        ]
+        found += pairs
+        straight |= set() if pairs else {function.name}
+    return found[0] if len(found) == 1 and found[0].function not in straight else None

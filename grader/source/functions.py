@@ -1,0 +1,82 @@
+"""The functions of a submission: what they assign, and where they are called."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import functools
+from collections.abc import Iterator
+
+from grader.source.expressions import names_in, names_of, parameters_of
+from grader.source.loops import function_at
+from grader.spec.problem import GIVEN
+
+
+def functions_of(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+    """Return the functions of a file, and those that it imports from `given`, by name."""
+    found = {}
+    for node in tree.body:
+        path = GIVEN / f"{str(getattr(node, 'module', '')).rpartition('.')[2]}.py"
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("given."):
+            if path.is_file():
+                found |= _of_text(path.read_text("utf-8"))
+        elif isinstance(node, ast.FunctionDef):
+            found[node.name] = node
+    return found
+
+
+@functools.lru_cache(32)
+def _of_text(text: str) -> dict[str, ast.FunctionDef]:
+    return functions_of(ast.parse(text))
+
+
+def assigned_in(
+    tree: ast.Module | None, function: ast.FunctionDef, name: str
+) -> Iterator[tuple[int, ast.AST | None]]:
+    """Yield the lines at which a function gives a name a value, each with what it is made of.
+
+    What a method is passed may be changed by the others of its class, as PyTorch's ctx.
+    """
+    if tree is not None and name in parameters_of(function):
+        classes = (n for n in tree.body if isinstance(n, ast.ClassDef) and function in n.body)
+        for node in (n for c in classes for n in ast.walk(c) if isinstance(n, ast.stmt)):
+            changed = [n for n in _changed(node) if isinstance(n, ast.Attribute)]
+            if any(name in names_in(n) for n in changed):
+                yield node.lineno, None
+    for node in ast.walk(function):
+        targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+        for target in filter(None, targets):
+            if name in names_of(target) and not isinstance(node, ast.comprehension):
+                yield node.lineno, getattr(node, "value", None) or getattr(node, "iter", None)
+
+
+def _changed(node: ast.stmt) -> list[ast.AST]:
+    """Return what a statement assigns, or the method that it calls for its effect."""
+    called = getattr(node.value, "func", None) if isinstance(node, ast.Expr) else None
+    return [*getattr(node, "targets", ()), *([called] if called else ())]
+
+
+def values_of(function: ast.FunctionDef) -> dict[str, ast.AST]:
+    """Return what the names of a function stand for that are assigned once."""
+    assigns = [n for n in ast.walk(function) if isinstance(n, ast.Assign)]
+    names = [(name, n.value) for n in assigns for name in names_of(n.targets[0])]
+    counts = collections.Counter(name for name, _ in names)
+    return {name: value for name, value in names if counts[name] == 1}
+
+
+def calls_of(tree: ast.Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.Call]]:
+    """Yield the calls and launches of a function, each with the function that it stands in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+            if isinstance(called, ast.Name) and called.id == name:
+                caller = function_at(tree, node.lineno)
+                if caller is not None:
+                    yield caller, node
+
+
+def argument_of(call: ast.Call, index: int, name: str) -> ast.AST | None:
+    """Return what a call passes for a parameter, which has an index and a name."""
+    if index < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args[:index]):
+        return call.args[index]
+    return next((k.value for k in call.keywords if k.arg == name), None)

@@ -1,0 +1,85 @@
+"""Of an error the judge says which tensor has another shape than its step asks for."""
+
+import pytest
+
+from grader.checks.misshapen import of_error
+from grader.checks.outcome import CaseOutcome
+from grader.source.submission import Source
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem, problem_ids
+from grader.spec.protocol import Reply, Status
+from tests import forked
+from tests.harness import judge, model_answer
+
+_quick = forked.quick
+
+_APART = "tl.zeros((4,), tl.float32) + tl.zeros((8,), tl.float32)"
+
+
+def _headline(problem, old, new):
+    source = model_answer(problem)
+    assert source.count(old) == 1
+    text = source.replace(old, new)
+    judged = judge(text, load_problem(problem), checks=["plain"], enough=lambda findings: True)
+    message = judged.of("plain").message
+    return message.headline, message.step, text.splitlines()[message.line - 1].strip()
+
+
+@pytest.mark.parametrize(
+    ("problem", "old", "new", "says", "step"),
+    [
+        ("p01", "v_heads[:, k_start:k_stop]", "v_heads[:, k_start + 1 : k_stop]", "v_tile has", 1),
+        ("p01", "weights.sum(dim=-1, keepdim=True)", "weights.sum(dim=-1)", "tile_sum has", 2),
+        ("p02", "tl.load(w_ptrs, mask=col_mask,", "tl.load(w_ptrs, mask=tile_mask,", "w_tile", 1),
+    ],
+)
+def test_the_line_is_named_that_made_the_shape_and_not_the_one_that_fails(
+    problem, old, new, says, step
+):
+    headline, found, line = _headline(problem, old, new)
+    assert headline.startswith(says) and "expected" in headline
+    assert found == step and new in line
+
+
+@pytest.mark.parametrize(
+    ("problem", "old", "new"),
+    [
+        ("p01", "        # <<< step 4\n", "        torch.zeros(2) + torch.zeros(3)\n"),
+        ("p02", "    return x_tile, w_tile\n", f"    {_APART}\n    return x_tile, w_tile\n"),
+        (
+            "p04",
+            "        running_max = new_max\n",
+            f"        running_max = new_max\n        {_APART}\n",
+        ),
+    ],
+)
+def test_an_error_of_its_own_stays_what_it_is(problem, old, new):
+    new = new if "<<<" not in old else new + old
+    headline, _, line = _headline(problem, old, new)
+    assert " has shape " not in headline
+    assert "zeros(" in line
+
+
+@pytest.mark.parametrize(
+    "shapes", ["", "[[", "[" * 1500, '[[1,{"x":1}]]', "[1]", '[[9,{"k_tile":["x"]}]]']
+)
+def test_what_a_submission_has_tampered_with_names_nothing(shapes):
+    reply = Reply(1, Status.EXCEPTION, line=9, error_type="RuntimeError", shapes=shapes)
+    source = Source("p01", model_answer("p01").encode())
+    assert (
+        of_error(CaseOutcome(Verdict.ERROR, "it fails"), reply, load_problem("p01"), source) is None
+    )
+
+
+def test_shapes_travel_with_a_text_of_any_length():
+    reply = Reply(1, Status.EXCEPTION, text="x" * 1000, shapes="[]")
+    assert Reply.unpack(reply.pack()) == reply
+
+
+def test_each_shape_is_of_a_name_that_its_step_sets():
+    for problem in map(load_problem, problem_ids()):
+        source = Source(problem.id, model_answer(problem.id).encode())
+        for number, step in enumerate(problem.steps, 1):
+            first, last = source.lines_of_step(number)
+            code = "\n".join(model_answer(problem.id).splitlines()[first - 1 : last])
+            assert all(name in code for name in step.shapes), (problem.id, number)
