@@ -26,10 +26,13 @@ def timed_case(problem: Problem, most_bytes: int = MOST_BYTES) -> Case:
 def like(compiled: Case, timed: Case) -> Case:
     """Return a case as large as one that is timed, with the constants of one that is compiled.
 
-    Those are head_dim, cols, the dtype and the options, so that the same kernels are launched.
+    Those are heads, head_dim, cols, the dtype and the options, so that the same kernels are
+    launched: Triton compiles a number that is 1, as that of the heads may be, into a kernel. There
+    are as many batches more as there are heads less.
     """
-    sizes = ("batch", "num_q_heads", "num_kv_heads", "seqlen_q", "seqlen_k", "rows")
-    return dataclasses.replace(compiled, **{name: getattr(timed, name) for name in sizes})
+    batch = max(1, timed.batch * timed.num_q_heads // compiled.num_q_heads)
+    sizes = {name: getattr(timed, name) for name in ("seqlen_q", "seqlen_k", "rows")}
+    return dataclasses.replace(compiled, batch=batch, **sizes)
 
 
 def predicted_call(case: Case, chips: Sequence[Compiled]) -> PredictedCall:

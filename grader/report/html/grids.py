@@ -117,8 +117,8 @@ def request_grid(access: Access) -> SimpleNamespace:
     return _grid(
         f"One request of {where}: its {len(every)} sectors down{would}; the lanes of a warp across",
         rows,
-        ("sectors", 1, len(every)),
-        ("lanes", 1, len(sectors)),
+        ("sector", 1, len(every)),
+        ("lane", 1, len(sectors)),
         {"#": (css, "bytes that the lane asks for"), ".": ("t-nothing", "nothing")},
         "\n".join(rows),
     )
