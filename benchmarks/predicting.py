@@ -218,7 +218,9 @@ def launches_of(job: tuple[str, str, Path]) -> bytes:
     _, problem_id, path = job
     torch.set_num_threads(1)
     kept = _Kept(str(path))
-    Recorder(str(path), EVERY_CHIP[90], lambda _: None, kept).install()
+    recorder = Recorder(str(path), EVERY_CHIP[90], lambda _: None, kept)
+    recorder.predicts = True
+    recorder.install()
     found: dict[str, Launches] = {}
     for shape in SHAPES[problem_id]:
         try:

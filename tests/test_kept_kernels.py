@@ -167,4 +167,6 @@ def test_a_grading_keeps_them_and_tells_of_the_chips_that_it_was_asked_for(tmp_p
     assert {f.verdict for f in found.cases.values()} == {"pass"}
     (compiled,) = (f.kernels for f in found.cases.values() if f.kernels)
     assert [kernel.capability for kernel in compiled] == [80, 90, 942]
-    assert told == ["compiling for gfx942"] and len(list(folder.iterdir())) == 2 * 3
+    assert told == ["compiling for gfx942"]
+    codes = [path for path in folder.iterdir() if path.suffix == ".code"]  # as predicted
+    assert len(list(folder.iterdir())) == 2 * 3 + 2 and len(codes) == 2

@@ -126,9 +126,6 @@ def test_the_page_says_how_good_the_model_is_by_the_record():
     assert f"within {said[0]}, nine of ten within {said[1]}" in shown
     assert f"largest error is a factor of {math.exp(held_out[-1]):.1f}" in page
     assert all(k["fitted"] is is_fitted(k["id"]) for k in RECORD["kernels"])
-    apart = [k for k in RECORD["kernels"] if k["shape"].get("layout") == "transposed"]
-    slow = [k for k in apart if k["measured_ms"] > 3 * k["predicted_ms"]]
-    assert len(slow) > len(apart) / 2  # "most kernels of p02 take over three times as long"
     answers = {k["id"] for k in RECORD["kernels"]}
     assert f"{len(RECORD['kernels'])} kernels of {len(answers)} answers" in PAGE
     assert f"The other half has {len(held_out)} kernels" in page
@@ -163,7 +160,7 @@ def test_the_model_predicts_what_the_record_says():
         problem,
         [call],
         capabilities=(90,),
-        predicts=True,
+        predicts=call,
     )
     times = {time.gpu: time.ms for time in found.predictions[0].times}
     assert times["H100"] == pytest.approx(row["predicted_ms"], rel=0.1)

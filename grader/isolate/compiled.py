@@ -36,6 +36,7 @@ from grader.spec.protocol import Ended, Reply, failed
 
 TIMEOUT_S = 60.0  # in which the worker has a core, or asks for none
 MAX_KERNELS = 40  # those that compile, and refusals
+_PREDICTING_S = 10.0
 _MAX_REPORT_BYTES = 2**20
 _MAX_LINE_BYTES = 16 * 1024
 
@@ -63,7 +64,7 @@ class Compiled:
 
     `results` has one entry per call that was made, the last of which may be an `Ended`; only that
     of the import where it failed. `kernels` are in the order of their first launch, and so are
-    `predictions`, if they were asked for.
+    `predictions`, if they were asked for; `predicted` is how the call for these ended.
     """
 
     capability: int
@@ -73,6 +74,7 @@ class Compiled:
     seconds: float
     output: str = ""
     predictions: tuple[Prediction, ...] = ()
+    predicted: Reply | Ended | None = None
 
     @property
     def refused(self) -> tuple[Compilation, ...]:
@@ -104,7 +106,7 @@ def compile_calls(
     timeout_s: float = TIMEOUT_S,
     workers: int = 2,
     kernels: Path | None = None,
-    predicts: bool = False,
+    predicts: Call | None = None,
     begins: Callable[[int], None] = lambda capability: None,
 ) -> list[Compiled]:
     """Compile what `calls` launch, for each of `capabilities`.
@@ -115,7 +117,7 @@ def compile_calls(
             those in which a busy machine has no core for it do not count.
         workers: chips that are compiled for at a time, where there are as many cores.
         kernels: folder in which what is compiled is kept for the next time.
-        predicts: predict how long the launches take as well.
+        predicts: a call made after the others, whose launches are predicted and decide nothing.
         begins: called with each chip when its turn comes.
     """
     cores = capacity.cores()
@@ -136,7 +138,7 @@ def _compile(
     capability: int,
     timeout_s: float,
     kept: Path | None,
-    predicts: bool,
+    predicts: Call | None,
     begins: Callable[[int], None],
 ) -> Compiled:
     missing = unavailable(capability)
@@ -155,36 +157,47 @@ def _compile(
             role="compile",
             kernels=kept or Path("cache"),
             capability=capability,
-            predicts=predicts,
+            predicts=predicts is not None,
         ) as sandbox:
             result = sandbox.ready()
             if failed(result):
                 results.append(result)
-                calls = ()
+                calls, predicts = (), None
             left_s = timeout_s
             for call in calls:
                 begun = time.monotonic()
-                result = sandbox.ask(
-                    "compile",
-                    left_s,
-                    (report,),
-                    patience=PATIENCE,
-                    layout=call.layout.to_json(),
-                    kwargs=call.kwargs,
-                    returns=list(call.returns),
-                    gradients=call.gradients,
-                )
+                result = _ask(sandbox, call, left_s, report)
                 results.append(result)
                 left_s = max(0.0, left_s - (time.monotonic() - begun - sandbox.starved_s))
                 if isinstance(result, Ended):
                     break
-            output = sandbox.output()
-        kernels, predictions = _read(report, capability), _predictions(report)
+            kernels, output = _read(report, capability), sandbox.output()
+            launches = sum(r.launches for r in results if isinstance(r, Reply))
+            seconds = time.monotonic() - start
+            predicted: Reply | Ended | None = results[-1] if results else None
+            if predicts is not None and not isinstance(predicted, Ended):
+                predicted = _ask(sandbox, predicts, min(left_s, _PREDICTING_S), report, True)
+        predictions = _predictions(report)
     finally:
         os.close(report)
-    launches = sum(r.launches for r in results if isinstance(r, Reply))
-    seconds = time.monotonic() - start
-    return Compiled(capability, kernels, tuple(results), launches, seconds, output, predictions)
+    made = (capability, kernels, tuple(results), launches, seconds, output)
+    return Compiled(*made, predictions, predicted)
+
+
+def _ask(
+    sandbox: Sandbox, call: Call, seconds: float, report: int, predicts: bool = False
+) -> Reply | Ended:
+    return sandbox.ask(
+        "compile",
+        seconds,
+        (report,),
+        patience=PATIENCE,
+        layout=call.layout.to_json(),
+        kwargs=call.kwargs,
+        returns=list(call.returns),
+        gradients=call.gradients,
+        predicts=predicts,
+    )
 
 
 def not_compiled(capability: int, why: str, line: int = 0) -> Compilation:

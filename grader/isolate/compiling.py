@@ -29,6 +29,7 @@ class CompileWorker(serving.Worker):
     def __init__(self, channel: socket.socket, settings: dict[str, Any]) -> None:
         super().__init__(channel, settings)
         self._report: int | None = None
+        self._silent = False  # nothing but predictions is written
         self._text = b""  # not written yet: kernels that the import launches
         chip = EVERY_CHIP[settings["capability"]]
         predicts = settings.get("predicts")
@@ -45,14 +46,19 @@ class CompileWorker(serving.Worker):
         return super().load(nonce)
 
     def _do_compile(self, request: dict, fds: list[int]) -> protocol.Reply:
-        """Make one call on inputs that are small numbers, and launch nothing."""
+        """Make one call on inputs that are small numbers, and launch nothing.
+
+        With `predicts` in the request its launches are predicted, and nothing else is written.
+        """
         layout = arena.Layout.from_json(request["layout"])
         small = bytearray(_SMALL * layout.inputs_end)
         memory = torch.frombuffer(small, dtype=torch.uint8)
         tensors = {view.name: view.of(memory) for view in layout.inputs}
         self._report = fds[0]
         self._flush()
+        self._recorder.predicts = self._silent = bool(request.get("predicts"))
         error = self._recorder.watch(lambda: self.evaluate(tensors, request))
+        self._silent = False
         for record in self._predictor.records() if self._predictor else ():
             self._write(record)
         if error is not None:
@@ -60,6 +66,8 @@ class CompileWorker(serving.Worker):
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _write(self, record: dict[str, Any]) -> None:
+        if self._silent:
+            return
         self._text += json.dumps(record).encode() + b"\n"
         self._flush()
 

@@ -130,6 +130,7 @@ def _check_result(
         cases_total=len(cases),
         duration_s=round(sum(f.duration_s for f in found.values()), 3),
         kernels=tuple(kernel for f in found.values() for kernel in f.kernels),
+        predicted=next((f.predicted for f in found.values() if f.predicted is not None), None),
     )
 
 

@@ -16,6 +16,7 @@ from grader.base.chip_name import chip_name
 from grader.checks import outcome
 from grader.checks.correctness import expect, find_differences
 from grader.checks.translations import translation
+from grader.isolate import predicted
 from grader.isolate.compiled import Call, Compiled, compile_calls, not_compiled, unavailable
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
@@ -29,6 +30,7 @@ from grader.spec.kernel_report import Compilation
 from grader.spec.problem import Problem
 from grader.spec.protocol import MAX_KERNELS, Ended, Reply, Status, failed
 
+_MOST_BYTES = 64 * 2**20  # of the inputs of the call whose launches are predicted
 _MOST = 8  # kernels that are compiled or called in another case than the one that compiles
 
 Ran = tuple[int, list[CheckCase]]  # the line of a kernel, and the cases that ran it
@@ -59,6 +61,7 @@ class CompileRun:
         self._ahead, self._kernels = ahead, kernels
         self._begun: dict[str, Future[list[Compiled]]] = {}  # by call
         self._asked = False
+        self._predicted: Case | None = None
 
     def asked(self) -> None:
         """Note that a case asks for a result."""
@@ -108,6 +111,12 @@ class CompileRun:
         if repr(call) not in self._begun:
             pool = ThreadPoolExecutor(1)
             run = functools.partial(compile_calls, kernels=self._kernels)
+            if not self._begun:  # the first is that of the check
+                self._predicted = predicted.like(
+                    case, predicted.timed_case(self._problem, _MOST_BYTES)
+                )
+                shape = Call.of(self._problem, self._predicted, self._problem.outputs)
+                run = functools.partial(run, predicts=shape)
             self._begun[repr(call)] = pool.submit(run, self._source, self._problem, [call])
             pool.shutdown(wait=False)
         return self._begun[repr(call)]
@@ -170,7 +179,10 @@ class CompileRun:
                 lines.add(left[0][0])  # what runs in its place is judged now
         finding = finding or self._too_many(lines, say) or Finding(verdict=Verdict.PASS)
         kernels = (kernel for chip in compiled for kernel in chip.kernels)
-        return finding.model_copy(update={"kernels": tuple(dict.fromkeys(kernels))})
+        found: dict[str, object] = {"kernels": tuple(dict.fromkeys(kernels))}
+        if self._predicted is not None and (first := next(iter(self._begun.values()), None)):
+            found["predicted"] = predicted.predicted_call(self._predicted, first.result())
+        return finding.model_copy(update=found)
 
     def _on_request(self, case: Case, say: CaseFindings) -> list[Compilation]:
         """Compile a case for the chips that were asked for; say of each that fails why."""

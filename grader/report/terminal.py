@@ -25,7 +25,7 @@ from grader.base.text import (
     times,
     wrap,
 )
-from grader.report import score
+from grader.report import predicted, score
 from grader.report.kernels import chip_lines, kernel_table, kernels_of, spill_lines
 from grader.report.message import ID_LIMIT, NAME_LIMIT, message_lines
 from grader.report.tiles import tile_lines
@@ -243,10 +243,11 @@ def _kernels(record: GradeRecord, width: int) -> list[RenderableType]:
         for line in chip_lines(problem)
         for part in wrap(line, width, f"{clean(problem.id, ID_LIMIT)} ", DETAIL_INDENT)
     ]
+    told = [row for line in predicted.lines(record.problems) for row in wrap(line, width, "", "  ")]
     if len(record.problems) != 1:
-        return _lines(spill_lines(record) + asked)
+        return _lines(spill_lines(record) + asked + told)
     kernels = kernels_of(record.problems[0])
-    return [*([kernel_table(kernels)] if kernels else []), *_lines(asked)]
+    return [*([kernel_table(kernels)] if kernels else []), *_lines(asked + told)]
 
 
 def _maps(record: GradeRecord, width: int) -> list[list[str]]:

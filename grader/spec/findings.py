@@ -19,6 +19,7 @@ from grader.spec.grade_record import (
     Diagnosis,
     MemoryFigures,
     Message,
+    PredictedCall,
     Record,
     SpeedFigures,
     Text,
@@ -43,6 +44,7 @@ class Finding(Record):
     duration_s: float = 0.0
     after_calls: bool = False
     kernels: tuple[Compilation, ...] = ()
+    predicted: PredictedCall | None = None
 
 
 class CaseFailed(Exception):

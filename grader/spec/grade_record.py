@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from grader.base.record import Record, Text
-from grader.spec.kernel_report import Compilation
+from grader.spec.kernel_report import Compilation, PredictedCall
 from grader.spec.trace_record import TraceRecord
 
 SCHEMA_VERSION = 2
@@ -171,7 +171,8 @@ class CheckResult(Record):
     """One check of one problem: the worst of its cases.
 
     `step` is the step of the stub in which the mistake lies, None where that is not known;
-    `kernels` what the compiler made of the kernels, where the check is about that.
+    `kernels` what the compiler made of the kernels, where the check is about that, and `predicted`
+    how long they would take on GPUs, where there is none.
     """
 
     id: str
@@ -188,6 +189,7 @@ class CheckResult(Record):
     cases_total: int = 0
     duration_s: float = 0.0
     kernels: tuple[Compilation, ...] = ()
+    predicted: PredictedCall | None = None
 
 
 class CorrectnessFigures(Record):

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from grader.base.record import Record, Text
 
+SECTOR = 32  # bytes in which memory answers a request
+
 _Line = Annotated[int, Field(ge=0, le=2**24)]
 _Bytes = Annotated[int, Field(ge=0, le=2**31)]
 _Name = Annotated[Text, Field(max_length=200)]
@@ -84,8 +86,30 @@ class LineCost(Record):
     share: float = Field(ge=0, le=1, allow_inf_nan=False)
 
 
+class Access(Record):
+    """How the lanes of a warp ask for global memory in a line; `file` is "" for the answer's.
+
+    Memory answers a request in sectors of 32 bytes. `sectors` is the mean of those that a request
+    takes, `least` of those that would do if its bytes lay side by side; a lane asks for
+    `lane_bytes` at a time, and most neighbouring lanes are `apart` bytes from each other. Of one
+    request, which takes `taken` sectors where `needed` would do, `lanes` has the first byte of each
+    lane, counted from the start of the lowest sector, and -1 for a lane that asks for nothing.
+    """
+
+    file: _Name
+    line: _Line
+    kind: Literal["load", "store"]
+    sectors: float = Field(gt=0, le=64, allow_inf_nan=False)
+    least: float = Field(gt=0, le=64, allow_inf_nan=False)
+    lane_bytes: int = Field(ge=1, le=16)
+    apart: int = Field(ge=0, le=2**50)
+    lanes: tuple[Annotated[int, Field(ge=-1, le=2**50)], ...] = Field(max_length=32)
+    taken: int = Field(ge=1, le=64)
+    needed: int = Field(ge=1, le=64)
+
+
 class Prediction(Record):
-    """The launches of a kernel that are alike; `unknown` says why nothing is predicted of them."""
+    """The launches of a kernel that are alike; `unknown` says why no time is predicted of them."""
 
     kernel: _Name
     line: _Line
@@ -93,4 +117,16 @@ class Prediction(Record):
     programs: int = Field(ge=0, le=2**60)
     times: tuple[PredictedTime, ...] = Field((), max_length=8)
     costs: tuple[LineCost, ...] = Field((), max_length=8)
+    accesses: tuple[Access, ...] = Field((), max_length=8)
+    unknown: _Sentence = ""
+
+
+class PredictedCall(Record):
+    """What is predicted of one call of a `shape`, in the order of its launches.
+
+    `unknown` says why there is nothing. It decides nothing, and no points depend on it.
+    """
+
+    shape: _Name
+    launches: tuple[Prediction, ...] = Field((), max_length=40)
     unknown: _Sentence = ""

@@ -22,6 +22,7 @@ _WGMMA = re.compile(r"HGMMA\.64x(\d+)x(\d+)")
 _MMA = re.compile(r"HMMA\.16(8)(8|16)\b")
 _BYTES = re.compile(r"\.(?:[US])?(8|16|32|64|128)\b")
 _MATRICES = re.compile(r"\.M(?:T)?\d+(?:\.(\d))?")
+_REGISTER = re.compile(r"\bR(\d+)\b")
 _LANES = 32
 # Of the special-function units, at a quarter of the rate.
 _SPECIAL = ("MUFU", "I2F", "F2I", "F2F", "POPC", "FLO", "FRND")
@@ -42,8 +43,8 @@ class Mix:
     `issued`: instructions in all; `shared_bytes`: to and from shared memory, lanes that exchange
     values included; `global_bytes`, `reduced_bytes` (atomics) and `local_bytes` (spills), of
     `global_bytes` those that are read or written with less than four bytes a lane
-    (`narrow_bytes`); `waits`: barriers; `fetches`: times that a warp waits for what it has loaded
-    into registers.
+    (`narrow_bytes`); `waits`: barriers; `fetches`: loads into registers, and of a block the times
+    that a warp waits for some.
     """
 
     macs: float = 0.0
@@ -73,10 +74,14 @@ class Straight:
     """Instructions that run one behind the other, of the lines of files that they come from."""
 
     first: int  # number of its first instruction
+    fetches: int = 0  # times that it waits for what it has loaded
     lines: collections.Counter[tuple[str, int]] = dataclasses.field(
         default_factory=collections.Counter
     )
     mixes: dict[tuple[str, int], Mix] = dataclasses.field(default_factory=dict)
+    widths: collections.Counter[tuple[tuple[str, int], str, int]] = dataclasses.field(
+        default_factory=collections.Counter
+    )  # of a line: loads and stores of global memory by the bytes that a lane moves
 
     @property
     def mix(self) -> Mix:
@@ -84,7 +89,7 @@ class Straight:
         total = Mix()
         for mix in self.mixes.values():
             total += mix
-        total.fetches = min(1.0, total.fetches)  # those of a block are under way together
+        total.fetches = float(self.fetches)
         return total
 
 
@@ -118,13 +123,16 @@ def read(text: str) -> Listing:
     starts: dict[str, int] = {}
     jumps: list[tuple[int, str]] = []
     line, count, ends = ("", 0), 0, False
+    loading: set[int] = set()  # registers that loads under way will write
     for row in text.splitlines():
         if match := _FILE.search(row):
             line = match[1], int(match[2])
             continue
         label = _LABEL.match(row)
         if (label or ends) and blocks[-1].lines:
+            blocks[-1].fetches += bool(loading)
             blocks.append(Straight(count))
+            loading = set()
         ends = False
         if label:
             starts[label[1]] = len(blocks) - 1
@@ -134,11 +142,23 @@ def read(text: str) -> Listing:
             block = blocks[-1]
             block.lines[line] += 1
             mix = block.mixes.setdefault(line, Mix())
-            mix += asked(name, operands)
+            more = asked(name, operands)
+            mix += more
+            if more.global_bytes:
+                access = "store" if name.startswith("ST") else "load"
+                block.widths[line, access, int(more.global_bytes) // _LANES] += 1
+            used = {int(number) for number in _REGISTER.findall(operands)}
+            if loading & used:  # those that are under way together arrive together
+                block.fetches += 1
+                loading = set()
+            if more.fetches and (match := _REGISTER.match(operands)):
+                words = max(1, int(more.global_bytes) // (4 * _LANES))
+                loading |= set(range(int(match[1]), int(match[1]) + words))
             if name.split(".")[0] in ("BRA", "BRX", "EXIT", "RET"):
                 ends = True
                 if target := _TARGET.search(operands):
                     jumps.append((len(blocks) - 1, target[1]))
+    blocks[-1].fetches += bool(loading)
     back = {(starts[to], at) for at, to in jumps if starts.get(to, at + 1) <= at}
     trap = {(first, last) for first, last in back if not _counts(blocks[first : last + 1])}
     return Listing(tuple(blocks), tuple(sorted(_merged(back - trap))))

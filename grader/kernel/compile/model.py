@@ -12,13 +12,14 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from grader.base.dot_rates import DOTS
 from grader.kernel.compile.chips import EVERY_CHIP, Chip, resident_programs
 from grader.kernel.compile.listing import Mix
+from grader.kernel.compile.requests import Requests
 from grader.kernel.compile.work import Work
 from grader.kernel.machine.ttir import NotMeasured
 
@@ -75,6 +76,7 @@ class Constants:
 
 FITTED = Constants()
 _MEMORY_POWER = 8.0
+_MOST_SECTORS = 2.0  # times those that the bytes of requests need
 _LEAST_FOUND, _MOST_NARROW, _MOST_STORED = 0.9, 0.5, 2.0
 # What a unit is called where it is what bounds a kernel.
 UNITS = ("tensor cores", "exp2 and other special functions", "arithmetic besides dots",
@@ -124,6 +126,22 @@ def expect_known(work: Work, launched: Launched) -> None:
         raise CannotTell(
             "its threads read less than 4 bytes at a time: whether their addresses lie side by side"
             " is not modelled"
+        )
+
+
+def expect_coalesced(found: Mapping[Requests, float], path: str) -> None:
+    """Raise CannotTell where requests, of which there are so many each, take sectors in vain.
+
+    `path` is the submission's file. What caches keep of such sectors is not modelled.
+    """
+    taken = sum(one.sectors * count for one, count in found.items())
+    least = sum(one.least * count for one, count in found.items())
+    if taken > _MOST_SECTORS * least:
+        worst = max(found, key=lambda one: (one.sectors - one.least) * found[one])
+        line = worst.seen.op.place.line_in(path) or worst.seen.op.place.line
+        verb = "reads" if worst.seen.kind == "load" else "writes"
+        raise CannotTell(
+            f"line {line} {verb} {worst.sectors / worst.least:.2g} times the bytes that it needs"
         )
 
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
+from grader.kernel.compile.layouts import Accessed, accessed
 from grader.kernel.compile.listing import Listing, listing
 from grader.kernel.compile.model import (
     GPUS,
     CannotTell,
     Launched,
     cycles_of,
+    expect_coalesced,
     expect_known,
     predict,
 )
+from grader.kernel.compile.requests import Requests, requests
 from grader.kernel.compile.work import Work, work
 from grader.kernel.machine import capture
-from grader.kernel.machine.visits import visited
+from grader.kernel.machine.visits import Visited, addressed, visited
 
 MAX_LAUNCHES = 32  # that differ
+_MOST_ACCESSES = 6
 _MOST_LINES = 3
 
 
@@ -28,6 +33,7 @@ class _Known:
     """A kernel's machine code, and what the compiler says of it."""
 
     code: Listing | None
+    layouts: list[Accessed]
     figures: dict[str, Any]
 
 
@@ -41,9 +47,13 @@ class Predictor:
         self._records: dict[tuple, dict[str, Any]] = {}
         self._more = 0  # launches that are not looked at
 
-    def add(self, kernel: capture.Kernel, cubin: bytes, figures: dict[str, Any]) -> None:
-        """Note a kernel that was compiled; `figures` are those of a KernelReport."""
-        self._kernels[kernel] = _Known(listing(cubin, kernel.name), figures)
+    def add(self, kernel: capture.Kernel, made: dict[str, Any], figures: dict[str, Any]) -> None:
+        """Note a kernel that was compiled, with its TTGIR and cubin.
+
+        `figures` are those of a KernelReport.
+        """
+        code = listing(made["cubin"], kernel.name)
+        self._kernels[kernel] = _Known(code, accessed(made["ttgir"]), figures)
 
     def launched(self, launch: capture.Launch, line: int) -> None:
         """Predict a launch of the kernel in `line`; one like an earlier one is counted."""
@@ -77,10 +87,20 @@ class Predictor:
         Raises:
             NotMeasured: it does not cover this one, or its rounds are not known.
         """
+        visits = self._visits(launch)
+        return self._known(launch, visits, self._requests(launch, visits))
+
+    def _visits(self, launch: capture.Launch) -> Visited:
         kernel = self._kernels.get(launch.kernel)
         if kernel is None or kernel.code is None:
             raise CannotTell("its machine code could not be read")
-        visits = visited(launch.kernel.text, launch.grid, launch.arguments)
+        return visited(launch.kernel.text, launch.grid, launch.arguments)
+
+    def _known(
+        self, launch: capture.Launch, visits: Visited, found: dict[Requests, float]
+    ) -> tuple[Work, Launched]:
+        kernel = self._kernels[launch.kernel]
+        assert kernel.code is not None
         figures = kernel.figures
         done = work(kernel.code, visits, figures["num_warps"])
         tensors = [value for _, value in launch.arguments if hasattr(value, "element_size")]
@@ -91,14 +111,30 @@ class Predictor:
             figures.get("stack_bytes", 0),
             sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         )
+        expect_coalesced(found, self._path)
         expect_known(done, launched)
         return done, launched
 
+    def _requests(self, launch: capture.Launch, visits: Visited) -> dict[Requests, float]:
+        """Return the requests of loads and stores, and how many all programs make of each."""
+        kernel, programs = self._kernels[launch.kernel], math.prod(launch.grid)
+        assert kernel.code is not None
+        some = sorted({0, programs // 2, programs - 1})
+        seen = addressed(launch.kernel.text, launch.grid, launch.arguments, some)
+        often = visits.counts.sum(1).tolist()
+        found = requests(kernel.code, kernel.layouts, seen)
+        return {one: one.requests * often[one.seen.region] for one in found}
+
     def _predicted(self, launch: capture.Launch) -> dict[str, Any]:
+        record: dict[str, Any] = {}
         try:
-            done, launched = self.known(launch)
+            visits = self._visits(launch)
+            found = self._requests(launch, visits)
+            record["accesses"] = self._accesses(found)
+            done, launched = self._known(launch, visits, found)
         except Exception as error:  # of whatever kind: nothing depends on a prediction
-            return {"unknown": " ".join(str(error).split())[:300] or type(error).__name__}
+            why = " ".join(str(error).split())[:300] or type(error).__name__
+            return record | {"unknown": why}
         times = [
             {"gpu": gpu.name, **dataclasses.asdict(predict(done, launched, gpu))}
             for gpu in self._gpus
@@ -107,8 +143,28 @@ class Predictor:
         total = sum(cycles.values()) or 1.0
         dearest = sorted(cycles, key=lambda place: -cycles[place])[:_MOST_LINES]
         costs = [
-            {"file": "" if file == self._path else "/".join(file.split("/")[-2:]), "line": line,
-             "share": cycles[file, line] / total}
+            {"file": self._shown(file), "line": line, "share": cycles[file, line] / total}
             for file, line in dearest
-        ]  # fmt: skip
-        return {"times": times, "costs": costs}
+        ]
+        return record | {"times": times, "costs": costs}
+
+    def _accesses(self, found: dict[Requests, float]) -> list[dict[str, Any]]:
+        """Return those that take the most sectors beyond what they need, then the most of all."""
+        ordered = sorted(
+            found,
+            key=lambda one: (one.sectors - one.least) * found[one] * 1e6 + one.sectors * found[one],
+            reverse=True,
+        )
+        shown: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for one in ordered:
+            line = one.seen.op.place.line_in(self._path)
+            file = "" if line else self._shown(one.seen.op.place.file)
+            line = line or one.seen.op.place.line
+            record = {"file": file, "line": line, "kind": one.seen.kind, "sectors": one.sectors}
+            record |= {"least": one.least, "lane_bytes": one.bytes, "apart": one.apart}
+            record |= {"lanes": one.lanes, "taken": one.taken, "needed": one.needed}
+            shown.setdefault((file, line, one.seen.kind, one.bytes, one.apart), record)
+        return list(shown.values())[:_MOST_ACCESSES]
+
+    def _shown(self, file: str) -> str:
+        return "" if file == self._path else "/".join(file.split("/")[-2:])

@@ -60,7 +60,7 @@ class _Compiled:
 class Recorder:
     """Writes one record for each kernel that is launched; `count` is the number of launches.
 
-    A `predictor` is told of kernels and launches as well.
+    A `predictor` is told of kernels, and while `predicts` of launches.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Recorder:
         predictor: Predictor | None = None,
     ) -> None:
         self.count = 0
+        self.predicts = False  # the predictor is told of launches, too
         self.lines: set[int] = set()  # what is compiled is written down instead
         self._path = path
         self._chip = chip
@@ -130,10 +131,10 @@ class Recorder:
         usage = capture.usage_of(options)
         places = self._path, Path(knobs.cache.dir), self._log
         compile = functools.partial(stages.figures_of, source, target, options, *places)
-        text, cubins, by_blocks = "", [], False
+        text, made_of, by_blocks = "", {}, False
         try:
             if self._predictor is not None:
-                compile = functools.partial(compile, made_of=cubins.append)
+                compile = functools.partial(compile, made_of=made_of)
                 text, by_blocks = capture.front_end(source, target, options)
             figures = compile()
             self._known.add(figures.pop("digest"))
@@ -153,8 +154,8 @@ class Recorder:
         signature = source.signature
         kernel = capture.Kernel(source.fn, source.name, text, signature, by_blocks, usage=usage)
         self._compiled[kernel] = made
-        if self._predictor is not None and cubins:
-            self._predictor.add(kernel, cubins[0], made.record)
+        if self._predictor is not None and "cubin" in made_of:
+            self._predictor.add(kernel, made_of, made.record)
         return kernel
 
     def _diagnostic(self, repeat: Callable[[], Any]) -> dict[str, Any]:
@@ -199,7 +200,7 @@ class Recorder:
                 self._write(made.record)
                 made.is_written = True
             error = self._bad_launch(launch, made.scratch)
-            if self._predictor is not None and error is None:
+            if self.predicts and self._predictor is not None and error is None:
                 self._predictor.launched(launch, made.record["line"])
             place = getattr(error, "__traceback__", None)
             record = _named(made.fn, self._path)

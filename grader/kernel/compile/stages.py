@@ -15,14 +15,17 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from grader.kernel.compile import machine_code
 from grader.kernel.machine.capture import parsed
 
-MOST_KEPT = 512  # some thirty versions of the kernels of a problem, half a KiB each, twice
+_CODE = ".code"
+# Some twenty versions of the kernels of a problem: half a KiB each, twice, and 20 of code.
+MOST_KEPT = 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +52,30 @@ class Kept:
 
     def write(self, figures: dict[str, Any]) -> None:
         """Write the figures down, whole or not at all."""
-        partial = self.path.with_suffix(f".{os.getpid()}")
+        self._write(self.path, json.dumps(figures).encode())
+
+    def write_code(self, made: dict[str, Any]) -> None:
+        """Write TTGIR and machine code down beside the figures."""
+        ttgir = made["ttgir"].encode()
+        data = zlib.compress(len(ttgir).to_bytes(8, "big") + ttgir + made["cubin"], 1)
+        self._write(self.path.with_suffix(_CODE), data)
+
+    def read_code(self) -> dict[str, Any]:
+        """Return TTGIR and machine code of just this text; nothing where they are not there."""
+        with contextlib.suppress(OSError, ValueError, zlib.error):
+            path = self.path.with_suffix(_CODE)
+            data = zlib.decompress(path.read_bytes())
+            os.utime(path)
+            end = 8 + int.from_bytes(data[:8], "big")
+            return {"ttgir": data[8:end].decode(), "cubin": data[end:]}
+        return {}
+
+    def _write(self, path: Path, data: bytes) -> None:
+        partial = path.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps(figures), encoding="utf-8")
-            os.replace(partial, self.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_bytes(data)
+            os.replace(partial, path)
 
 
 def make_room(folder: Path) -> None:
@@ -88,16 +110,20 @@ def figures_of(
     path: str,
     folder: Path,
     log: list[str],
-    made_of: Callable[[bytes], None] | None = None,
+    made_of: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the figures of a kernel of the submission at `path`.
 
-    Those of the same text or code come from `folder`, and stay there if there are none; `made_of`
-    is given its machine code, which does not. NVIDIA's assembler writes to `log`.
+    Those of the same text or code come from `folder`, and stay there if there are none. TTGIR and
+    machine code go into `made_of`; of them those of the same text alone are the same, for they have
+    its lines. NVIDIA's assembler writes to `log`.
     """
     text = _digest(source.hash(), options | {"target": target})
     same_text = kept = Kept(folder / f"{text}.json")
-    if made_of is None and (figures := same_text.read()) is not None:
+    if made_of is not None:
+        made_of |= same_text.read_code()
+    is_known = made_of is None or "cubin" in made_of
+    if is_known and (figures := same_text.read()) is not None:
         return figures
     figures, metadata, begun = {}, {}, time.perf_counter()
     log.clear()
@@ -111,11 +137,14 @@ def figures_of(
                 return found
             figures |= {"digest": digest, "lines": lines}
         if name == "ttgir":
-            figures["dots"] = machine_code.dots(str(made), path)
+            text = str(made)
+            figures["dots"] = machine_code.dots(text, path)
+            if made_of is not None:
+                made_of[name] = text
         elif name in machine_code.USAGE:
             figures |= machine_code.USAGE[name](made)
             if made_of is not None:
-                made_of(made)
+                made_of[name] = made
     figures |= machine_code.spills("".join(log))
     figures |= {
         "num_warps": metadata["num_warps"],
@@ -127,6 +156,8 @@ def figures_of(
     }
     kept.write(figures)
     same_text.write(figures)
+    if made_of and "cubin" in made_of:
+        same_text.write_code(made_of)
     return figures
 
 

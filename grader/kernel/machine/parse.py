@@ -77,7 +77,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         if len(text) > MAX_TEXT:
             raise BadText(f"TTIR of {len(text):,} characters, {MAX_TEXT:,} are read")
-        self._places = _Places(text)
+        self._places = Places(text)
         self._lines = [line.strip() for line in text.split("\n") if line and line[0] != "#"]
         if len(self._lines) > MAX_LINES:
             raise BadText(f"TTIR of {len(self._lines):,} lines, {MAX_LINES:,} are read")
@@ -243,11 +243,11 @@ class _Parser:
         if not kinds:
             return []
         if "->" in kinds:
-            types = _types(kinds.rpartition("->")[2])
+            types = types_of(kinds.rpartition("->")[2])
             return types * 2 if op.name == "tt.split" else types
         if " to " in kinds:
             return [type_of(kinds.rpartition(" to ")[2])]
-        types = _types(kinds)
+        types = types_of(kinds)
         if op.name in _COMPARISONS:
             return [Type(types[0].shape, "i1")]
         if op.name == "tt.addptr":
@@ -265,7 +265,7 @@ class _Parser:
         if match is None:
             raise op.unmodelled()
         pairs = _PAIR.findall(match[6] or "")
-        types = _types(match[7] or "")
+        types = types_of(match[7] or "")
         op.operands = tuple(map(self._value, (*match.groups()[2:5], *(last for _, last in pairs))))
         op.words = ("unsigned",) if match[1] else ()
         own = [(match[2], type_of(match[8] or "i32"))]
@@ -283,14 +283,14 @@ class _Parser:
         if self._closing.startswith("} else"):
             op.regions += (self._region(),)
         self._close(op)
-        return _types(match[2] or "")
+        return types_of(match[2] or "")
 
     def _while(self, op: Operation, rest: str) -> list[Type]:
         match = _WHILE.fullmatch(rest)
         if match is None:
             raise op.unmodelled()
         pairs = _PAIR.findall(match[1] or "")
-        types = _types(match[2])
+        types = types_of(match[2])
         op.operands = tuple(self._value(last) for _, last in pairs)
         own = [(name, type) for (name, _), type in zip(pairs, types, strict=True)]
         before = self._region(own)
@@ -298,7 +298,7 @@ class _Parser:
             raise op.unmodelled()
         op.regions = (before, self._region())
         self._close(op)
-        return _types(match[3])
+        return types_of(match[3])
 
     def _reduce(self, op: Operation, rest: str) -> list[Type]:
         match = _GENERIC.fullmatch(rest)
@@ -306,7 +306,7 @@ class _Parser:
             raise op.unmodelled()
         op.operands, op.attributes = self._values(match[1]), attribute_list(match[2])
         op.regions = (self._region(),)
-        return _types(self._close(op).rpartition("->")[2])
+        return types_of(self._close(op).rpartition("->")[2])
 
     def _close(self, op: Operation) -> str:
         line, op.place = self._placed(self._closing)
@@ -316,12 +316,12 @@ class _Parser:
 _WITHOUT_RESULT = ("tt.store", "tt.print", "tt.assert", "llvm.intr.assume", "cf.assert")
 
 
-def _types(text: str) -> list[Type]:
+def types_of(text: str) -> list[Type]:
     """Return the types of a list that may stand in parentheses."""
     return [type_of(kind) for kind in split(text.strip().removeprefix("(").removesuffix(")"))]
 
 
-class _Places:
+class Places:
     """The places that a text's locations stand for, each found when it is asked for."""
 
     _LINE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):\d+')

@@ -217,9 +217,10 @@ class Program(Translation):
         *,
         addresses: Mapping[int, int] | None = None,
         limits: Limits = Limits(),
+        only: Sequence[int] | None = None,
         **how: Any,
     ) -> None:
-        """Run all programs of a grid.
+        """Run all programs of a grid, or `only` those of these numbers.
 
         Args:
             grid: how many programs there are along each axis.
@@ -254,10 +255,11 @@ class Program(Translation):
             state.observe(events.Launched(self.module.entry, grid, tuple(memories)))
         most = min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
         at_once = 1 if self._waits else max(1, most)
-        for first in range(0, programs, at_once):
+        chosen = arange(programs) if only is None else torch.tensor(only)
+        for some_programs in chosen.split(at_once):
             state.take(1)
             some = env.copy()
-            some[0] = arange(first, min(programs, first + at_once))
+            some[0] = some_programs
             self.call(self.module.entry, some)
         for one in memories:
             if exact is not None and one.exact is not None and one.may_change:

@@ -8,6 +8,7 @@ length takes as long as its rounds.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -19,12 +20,19 @@ from grader.kernel.machine import flow
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
-from grader.kernel.machine.steps import Env, Limits, Run, Translation
+from grader.kernel.machine.steps import Env, Limits, Run, Stopped, Translation
 from grader.kernel.machine.ttir import Block, Module, NotMeasured, Operation, Place, type_of
 
-_VISIT = "visit"
+_VISIT, _ACCESS = "visit", "access"
 _LIMITS = Limits(steps=4_000_000, seconds=10.0, elements=1 << 24, value_bytes=1 << 33)
+_MOST_SEEN = 2  # rounds of an access that are looked at, of each program
+_MOST_SECONDS = 1.0
+_ALIGNED = 512
+_APART = 1 << 44  # bytes between the addresses of two tensors
 _COMBINING = ("tt.reduce", "tt.scan", "tt.map_elementwise")
+
+
+_DATA = ("tt.load", *flow.STORES, "tt.dot", "tt.call")
 
 
 class DependsOnData(NotMeasured):
@@ -67,6 +75,27 @@ class Visited:
     counts: Tensor
 
 
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A load or a store, of tiles of a `shape` with elements of `width` bytes.
+
+    `rounds` has the addresses in bytes, (programs, *shape), of its first rounds, with a mask of the
+    same shape or None. A tensor begins at a multiple of 512 bytes, as PyTorch's on a GPU, if it is
+    no view of another.
+    """
+
+    op: Operation
+    region: int
+    shape: tuple[int, ...]
+    width: int
+    rounds: list[tuple[Tensor, Tensor | None]]
+
+    @property
+    def kind(self) -> str:
+        """What it does: load or store."""
+        return self.op.name.removeprefix("tt.")
+
+
 def visited(text: str, grid: tuple[int, int, int], arguments: Sequence[tuple[str, Any]]) -> Visited:
     """Count the visits of a launch of the kernel of TTIR `text`.
 
@@ -86,6 +115,60 @@ def visited(text: str, grid: tuple[int, int, int], arguments: Sequence[tuple[str
     return Visited(tuple(regions), program.counts)
 
 
+def addressed(
+    text: str,
+    grid: tuple[int, int, int],
+    arguments: Sequence[tuple[str, Any]],
+    programs: Sequence[int],
+) -> list[Seen]:
+    """Return where some programs of a launch load and store tiles, as far as numbers alone say it.
+
+    Left out is what goes where a kernel has loaded that it should, and what does not run.
+
+    Raises:
+        NotMeasured: as `visited`.
+    """
+    sliced = _Slice(parse(text), addresses=True)
+    tensors = [value for _, value in arguments if hasattr(value, "data_ptr")]
+    addresses = {
+        tensor.data_ptr(): (number + 1) * _APART
+        + tensor.storage_offset() * tensor.element_size() % _ALIGNED
+        for number, tensor in enumerate(tensors)
+    }
+    program = _Watching(sliced.result[0], sliced.seen)
+    limits = dataclasses.replace(_LIMITS, seconds=_MOST_SECONDS)
+    with contextlib.suppress(_Enough, Stopped):
+        program.launch(
+            grid, arguments, addresses=addresses, limits=limits, only=programs, lenient=True
+        )
+    return [seen for seen in sliced.seen if seen.rounds]
+
+
+class _Enough(Exception):
+    """All accesses were looked at often enough."""
+
+
+class _Watching(Program):
+    """A kernel of which only addresses are left."""
+
+    def __init__(self, module: Module, seen: list[Seen]) -> None:
+        self._seen = seen
+        super().__init__(module, steps={_VISIT: lambda *_: lambda _: None, _ACCESS: self._access})
+
+    def _access(self, op: Operation, translation: Translation) -> Run:
+        seen = self._seen[int(op.text)]
+        pointers, *mask = op.operands
+
+        def run(env: Env) -> None:
+            if len(seen.rounds) < _MOST_SEEN:
+                addresses = translation.state.memories.addresses(env[pointers], seen.width)
+                seen.rounds.append((addresses, env[mask[0]] if mask else None))
+            elif all(len(other.rounds) >= _MOST_SEEN for other in self._seen):
+                raise _Enough
+
+        return run
+
+
 class _Counting(Program):
     """A kernel of which only visits are left."""
 
@@ -103,10 +186,15 @@ class _Counting(Program):
 
 
 class _Slice:
-    """Makes a module of what control flow depends on, with a visit at the start of each region."""
+    """Makes a module of what control flow depends on, with a visit at the start of each region.
 
-    def __init__(self, module: Module) -> None:
+    With `addresses` there is an access in the place of each load and store as well.
+    """
+
+    def __init__(self, module: Module, *, addresses: bool = False) -> None:
+        self.seen: list[Seen] = []
         self._module = module
+        self._addresses = addresses
         self._regions: list[Region] = []
         blocks = (block for those in module.functions.values() for block in those)
         self._arguments = {block.label: block.arguments for block in blocks}  # of what is jumped to
@@ -138,6 +226,13 @@ class _Slice:
             op = makers.get(value)
             if op is not None and self._is_data(op):
                 raise DependsOnData("a loop or a branch depends on what the kernel computes")
+        self._asked = set()
+        for op in self._module.operations if self._addresses else ():
+            if op.name in ("tt.load", "tt.store") and self._module.type(op.operands[0]).shape:
+                own = flow.reached(list(_given(op)), made)
+                if not any(value in makers and makers[value].name in _DATA for value in own):
+                    self._asked.add(op)
+                    needed |= own
         return needed
 
     def _is_data(self, op: Operation) -> bool:
@@ -204,6 +299,10 @@ class _Slice:
             yield dataclasses.replace(op, operands=())
         elif op.name in ("scf.yield", "scf.condition") or not self._needed.isdisjoint(op.results):
             yield op
+        if op in self._asked:
+            yield Operation(_ACCESS, (), _given(op), op.place, text=str(len(self.seen)))
+            pointer = self._module.type(op.operands[0])
+            self.seen.append(Seen(op, region.number, pointer.shape, pointer.width, []))
 
 
 def _where(kept: Sequence[bool], values: Sequence[int]) -> list[int]:
@@ -216,6 +315,11 @@ def _end(sliced: Block, block: Block, kept: Sequence[bool]) -> None:
     if last is not None and last.name in ("scf.yield", "scf.condition"):
         operands = tuple(_where(kept, last.operands))
         sliced.operations[-1] = dataclasses.replace(last, operands=operands)
+
+
+def _given(op: Operation) -> tuple[int, ...]:
+    """Return the pointers of a load or a store, and its mask where it has one."""
+    return (op.operands[0], *op.operands[1 if op.name == "tt.load" else 2 :][:1])
 
 
 def _decides(op: Operation) -> tuple[int, ...]:

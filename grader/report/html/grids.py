@@ -17,6 +17,7 @@ from grader.base.text import clean
 from grader.report.tiles import subject, tile_lines
 from grader.report.tiles import words as words_of
 from grader.spec.grade_record import ErrorMap, TileMap
+from grader.spec.kernel_report import SECTOR, Access
 
 _WIDTH = 300  # of the cells, in CSS pixels
 _LEFT, _TOP = 46, 18
@@ -99,6 +100,28 @@ def error_grid(errors: ErrorMap, what: str) -> SimpleNamespace:
         title = f"{what} across, {errors.cell_rows}"
     title = f"Error of {head}: {title} to a cell, the worst of a cell shown"
     return _grid(title, rows, down, across, kinds, "\n".join(rows))
+
+
+def request_grid(access: Access) -> SimpleNamespace:
+    """Return the map of one request: which lane asks for bytes of which sector."""
+    last = access.lane_bytes - 1
+    sectors = [
+        {(first + byte) // SECTOR for byte in (0, last)} if first >= 0 else set()
+        for first in access.lanes
+    ]
+    every = sorted(set().union(*sectors))
+    rows = ["".join("#" if one in own else "." for own in sectors) for one in every]
+    where = f"{clean(access.file)} line {access.line}".strip()
+    would = f", {access.needed} would do" if access.needed < len(every) else ""
+    css = "t-missed" if would else "t-full"
+    return _grid(
+        f"One request of {where}: its {len(every)} sectors down{would}; the lanes of a warp across",
+        rows,
+        ("sector", 1, len(every)),
+        ("lane", 1, len(sectors)),
+        {"#": (css, "bytes that the lane asks for"), ".": ("t-nothing", "nothing")},
+        "\n".join(rows),
+    )
 
 
 def _factor(k: int) -> str:

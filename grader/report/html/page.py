@@ -28,6 +28,7 @@ from grader.report.history import PastRun
 from grader.report.html import grids, measured, source
 from grader.report.html.charts import roofline, steps
 from grader.report.html.film import film, no_film
+from grader.report.html.predicted import predicted
 from grader.report.kernels import chip_lines, kernels_of
 from grader.report.message import (
     HEADLINE_LIMIT,
@@ -254,6 +255,7 @@ def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[s
         "rest": f"and {plural(len(rest), 'more check')}: {', '.join(rest)}" if rest else "",
         "figures": measured.tables(problem),
         "kernels": measured.kernel_table(problem),
+        "predicted": predicted(problem),
         "map": grids.tile_grid(work.tiles) if work.tiles is not None and work.tiles.rows else None,
         "film": film(right, (work.tiles,), data if same else b"") if right else None,
         "no_film": no_film(problem) if not has_film and right is None else "",
