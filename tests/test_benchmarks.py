@@ -174,7 +174,7 @@ def test_flex_with_sinks_and_logits_agrees_with_the_oracle():
 
 @pytest.mark.parametrize("text", ["1,4,2,70,16,fp16", "1,4,2,70,16,w=20,logits,fp16"])
 def test_flash_attention_4_is_given_its_layout_and_its_window(monkeypatch, text):
-    """The stand-in has the conventions of flash-attn-4: (b, s, h, d), keys to the left, one sink."""
+    """The stand-in keeps to the conventions of flash-attn-4: (b, s, h, d), keys to the left."""
     shape = sh.parse_shape(text)
 
     def flash_attn_func(q, k, v, *, causal, window_size, learnable_sink):
