@@ -237,14 +237,14 @@ def test_on_a_gpu_an_empty_go_comes_before_each(device):
 def test_outputs_are_verified_when_no_go_follows_or_they_take_too_much_memory(capacity):
     bench, verified = Recorded(capacity=capacity), []
 
-    def margin_of(result):
+    def margin_of(go):
         bench.asked.append("verified")
-        verified.append(result)
+        verified.append(go)
         return 7.0 if len(verified) == 2 else 0.5
 
     assert bench.block(margin_of).margin == 7.0
-    assert len({id(result) for result in verified}) == bench.calls
-    fitting = min(bench.calls, capacity // verified[0].num_bytes + 1)
+    assert len({id(call) for go in verified for call in go}) == bench.calls
+    fitting = min(bench.calls, capacity // verified[0][0].num_bytes + 1)
     assert bench.asked[: 2 * fitting] == ["go"] * fitting + ["verified"] * fitting
 
 

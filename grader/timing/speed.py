@@ -38,6 +38,8 @@ _NAIVE_BYTES_PER_ELEMENT = 12  # of x: its fp32 copy, the products, and the inpu
 _HOST_BYTES_PER_SCORE = 12
 _WORKER_BYTES = 200 * 2**20
 
+MarginOf = Callable[[list[CallOutputs]], float]
+
 
 @dataclasses.dataclass(frozen=True)
 class Block:
@@ -92,9 +94,9 @@ def run_block(
     case: Case,
     *,
     overhead_s: float,
-    margin_of: Callable[[CallOutputs], float] | None,
+    margin_of: MarginOf | None,
 ) -> Block:
-    """Time a block of goes; `margin_of` returns error / allowed of the outputs of one call.
+    """Time a block of goes; `margin_of` returns error / allowed of the outputs of one go.
 
     Nobody doubts the baseline, which has none. A first go, not counted, compiles and autotunes; a
     second says how many calls make a go. On a GPU an empty one comes before each, since a worker
@@ -129,23 +131,23 @@ class _Unverified:
     Verified after each go they leave the device hot, and the submission slower than the baseline.
     """
 
-    def __init__(self, margin_of: Callable[[CallOutputs], float] | None, room_bytes: int) -> None:
+    def __init__(self, margin_of: MarginOf | None, room_bytes: int) -> None:
         self._margin_of, self._room_bytes = margin_of, room_bytes
-        self._results: list[CallOutputs] = []
+        self._goes: list[list[CallOutputs]] = []
         self._worst = 0.0
 
     def add(self, results: list[CallOutputs]) -> None:
         """Keep what a go computed."""
         if self._margin_of is None:
             return
-        self._results += results
-        if sum(result.num_bytes for result in self._results) > self._room_bytes:
+        self._goes.append(results)
+        if sum(call.num_bytes for go in self._goes for call in go) > self._room_bytes:
             self.worst()
 
     def worst(self) -> float:
         """Verify what is kept; return the worst error / allowed of all that was added."""
-        while self._results and self._margin_of is not None:
-            self._worst = max(self._worst, self._margin_of(self._results.pop()))
+        while self._goes and self._margin_of is not None:
+            self._worst = max(self._worst, self._margin_of(self._goes.pop()))
         return self._worst
 
 
