@@ -13,7 +13,7 @@ import time
 import pytest
 
 from grader.checks import outcome
-from grader.isolate import capacity, compiled
+from grader.isolate import capacity, compiled, sandbox
 from grader.isolate.compiled import Call, Compiled, compile_calls
 from grader.kernel.compile.chips import CHIPS, resident_programs
 from grader.source.submission import Source
@@ -344,6 +344,20 @@ def test_a_report_without_end_is_cut():
 def test_programs_that_share_a_multiprocessor(chip, num_warps, registers, shared_bytes, expected):
     usage = {"num_warps": num_warps, "registers": registers, "shared_bytes": shared_bytes}
     assert resident_programs(chip, **usage) == expected
+
+
+def test_a_cache_is_filled_with_what_a_launch_on_that_gpu_looks_for(tmp_path, monkeypatch):
+    usual = sandbox._environment
+    cache = {"TRITON_CACHE_DIR": str(tmp_path)}
+    monkeypatch.setattr(sandbox, "_environment", lambda *given: usual(*given) | cache)
+    for _ in range(2):  # the second time all is there
+        found = compile_one(MANY, [7], capability=90, fills=True)
+        assert [result.status for result in found.results] == [Status.OK] and not found.kernels
+        cubins = sorted(tmp_path.glob("*/*.cubin"))
+        # Of the autotuned one each configuration, the one too large for the chip too.
+        assert [path.stem for path in cubins].count("matmul") == 3
+        written = {path: path.stat().st_mtime_ns for path in cubins}
+    assert written == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*.cubin")}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import torch
 
 from grader.isolate import arena, serving
 from grader.kernel.compile.chips import EVERY_CHIP
+from grader.kernel.compile.filler import Filler
 from grader.kernel.compile.predicting import Predictor
 from grader.kernel.compile.recorder import Recorder
 from grader.spec import protocol
@@ -33,7 +34,9 @@ class CompileWorker(serving.Worker):
         chip = EVERY_CHIP[settings["capability"]]
         predicts = settings.get("predicts")
         self._predictor = Predictor(self.path, chip.capability) if predicts else None
-        self._recorder = Recorder(self.path, chip, self._write, self._predictor)
+        self._recorder: Recorder | Filler = Recorder(self.path, chip, self._write, self._predictor)
+        if settings.get("fills"):
+            self._recorder = Filler(chip)
         self.launches = self._recorder  # its count goes out with every reply
 
     def _warm_up(self) -> None:

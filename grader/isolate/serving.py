@@ -64,6 +64,8 @@ class Worker:
         """Answer requests until the judge closes the channel."""
         self._warm_up()
         self._reply(protocol.Reply(protocol.STARTED, protocol.Status.OK))
+        if self.settings.get("held"):
+            self.channel.recv(1)  # its turn has come
         self._reply(self._guarded(self.settings["nonce"], self.load, self.settings["nonce"]))
         while True:
             packet, fds, _, _ = socket.recv_fds(self.channel, protocol.MAX_REQUEST_BYTES, 4)

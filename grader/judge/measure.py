@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
 
 import reference
 from grader.isolate import capacity, forks
+from grader.isolate.compiled import Call, compile_calls
 from grader.isolate.device_memory import DeviceMemoryFault
 from grader.isolate.pipe import EventPipe, read_request
 from grader.isolate.sandbox import prepare
@@ -25,6 +27,8 @@ from grader.judge.measurement import (
     reason_of,
     submission_worker,
 )
+from grader.kernel.compile.chips import EVERY_CHIP
+from grader.source.submission import Source
 from grader.spec.findings import (
     Alive,
     Event,
@@ -36,9 +40,12 @@ from grader.spec.findings import (
     write_event,
 )
 from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem
 from grader.timing import device_lock, speed
 from grader.timing.stopwatch import Bench, CallFailed
 from grader.timing.workers_ahead import WorkersAhead
+
+_COMPILE_S = 40.0  # of one core, for all timed calls of a problem
 
 
 class _NoSharedMemory(Exception):
@@ -72,14 +79,38 @@ def main(answer: Callable[[MeasureRequest, Emit], None] | None = None) -> None:
 def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
     """Measure every file of `request` and emit its evidence."""
     try:
-        with _workers_ahead(request, emit) as ahead:
-            # From the first context on: a driver says what a GPU has in use, whoever took it.
-            with device_lock.held(request.device_uuid or request.device, alone=True):
-                _measure_all(request, emit, ahead)
+        with ThreadPoolExecutor(1) as beside:
+            compiled = beside.submit(_compile_ahead, request)
+            with _workers_ahead(request, emit) as ahead:
+                wait([compiled])
+                # From the first context on: a driver says what a GPU has in use, whoever took it.
+                with device_lock.held(request.device_uuid or request.device, alone=True):
+                    _measure_all(request, emit, ahead)
     except _NoSharedMemory as error:  # WSL has none, for one
         reason = f"not measured: no GPU memory shared between processes ({str(error)[:120]})"
         for file in request.sources:
             _tell(emit, file, both(Verdict.NOT_MEASURED, reason))
+
+
+def _compile_ahead(request: MeasureRequest) -> None:
+    """Compile what timed calls launch before a GPU is waited for, where their workers are jailed.
+
+    What goes wrong here is seen in the first go, which compiles what the cache does not have.
+    """
+    chip = EVERY_CHIP.get(request.capability or 0)
+    if not (request.jailed and request.device == "cuda" and chip):
+        return
+    with ThreadPoolExecutor(max(1, len(request.sources))) as pool:
+        for file in request.sources:
+            problem = load_problem(file.problem)
+            source = Source(problem.id, file.data, policy=request.policy)
+            cases = problem.benchmarks_on("cuda")
+            fits = (c for c in cases if speed.naive_bytes(problem, c) < chip.memory_bytes)
+            timed = [next(fits, cases[-1]), *(problem.memory_cases("cuda") or ())]
+            calls = [Call.of(problem, case, problem.outputs) for case in timed]
+            how = {"capabilities": [chip.capability], "timeout_s": _COMPILE_S, "fills": True}
+            if problem.uses_triton:
+                pool.submit(compile_calls, source, problem, calls, **how)
 
 
 def _workers_ahead(request: MeasureRequest, emit: Callable[[Event], None]) -> WorkersAhead:
@@ -92,7 +123,9 @@ def _workers_ahead(request: MeasureRequest, emit: Callable[[Event], None]) -> Wo
         file.problem: [functools.partial(submission_worker, file, request, held=True)] * blocks
         for file in request.sources
     }
-    return WorkersAhead(functools.partial(baseline_worker, request.device, held=True), starts)
+    return WorkersAhead(
+        functools.partial(baseline_worker, request.device, held=True, differentiates=True), starts
+    )
 
 
 def _measure_all(

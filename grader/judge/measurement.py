@@ -107,6 +107,10 @@ class Measurement:
         naive_extra = self._naive_memory() if bench.device == "cuda" else []
         for worker in held:
             worker.wait_for_imports()
+        for worker in held:  # side by side: what a context takes of the device is there from now on
+            worker.warm_up()
+        for worker in held:
+            worker.wait_for_start()
         overheads = {1: speed.overhead(bench, self.naive, problem, case, 1)}
         self._phase("speed of naive PyTorch")
         naive = [self._naive_block(case, overheads[1])]
@@ -268,6 +272,7 @@ def submission_worker(file: SourceFile, request: MeasureRequest, **settings: boo
     """Start a worker with a submitted file and return at once."""
     problem = load_problem(file.problem)
     options = {"operators": opened(problem) if request.policy else None} | settings
+    options["differentiates"] = bool(problem.gradients)
     return _worker(file.data, problem.file, problem.entry, request.device, **options)
 
 
