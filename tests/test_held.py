@@ -109,20 +109,24 @@ OFFICIAL = MeasureRequest(
 
 
 def test_what_is_timed_is_compiled_before_the_gpu_is_waited_for(monkeypatch):
-    asked = {}
+    asked, waited = {}, []
 
-    def compile_calls(source, problem, calls, **how):
-        assert how["fills"] and how["capabilities"] == [90]
-        asked[problem.id] = calls
+    class Compilers:
+        def __init__(self, problem, source, calls, workers, capability):
+            assert (workers, capability) == (1, 90)
+            asked[problem.id] = calls
 
-    monkeypatch.setattr(measure, "compile_calls", compile_calls)
+        def wait(self, seconds):
+            waited.append(seconds)
+
+    monkeypatch.setattr(measure, "Compilers", Compilers)
     sources = tuple(SourceFile.of(problem, b"") for problem in ("p01", "p02", "p06"))
     request = OFFICIAL.model_copy(update={"sources": sources, "capability": 90})
     for update in ({"capability": None}, {"jailed": False}, {"device": "cpu"}, {"capability": 61}):
         measure._compile_ahead(request.model_copy(update=update))
     assert not asked
     measure._compile_ahead(request)
-    assert asked.keys() == {"p02", "p06"}  # p01 has no kernels
+    assert asked.keys() == {"p02", "p06"} and len(waited) == 2  # p01 has no kernels
     problem = load_problem("p06")
     timed = next(case for case in problem.benchmarks_on("cuda") if case.seqlen_q == 8192)
     cases = [timed, *problem.memory_cases("cuda")]  # naive at 16384 takes more than 80 GiB

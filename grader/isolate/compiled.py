@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -106,7 +105,6 @@ def compile_calls(
     workers: int = 2,
     kernels: Path | None = None,
     predicts: bool = False,
-    fills: bool = False,
     begins: Callable[[int], None] = lambda capability: None,
 ) -> list[Compiled]:
     """Compile what `calls` launch, for each of `capabilities`.
@@ -118,18 +116,14 @@ def compile_calls(
         workers: chips that are compiled for at a time, where there are as many cores.
         kernels: folder in which what is compiled is kept for the next time.
         predicts: predict how long the launches take as well.
-        fills: fill the cache in which workers of this process look for kernels; there are no other
-            results. Kernels of an autotuner are compiled with each of its configurations.
         begins: called with each chip when its turn comes.
     """
     cores = capacity.cores()
     workers, timeout_s = max(1, min(workers, int(cores))), timeout_s / min(1.0, cores)
-    settings = {"predicts": predicts, "fills": fills}
-    settings["kernels"] = None if fills else kernels or Path("cache")
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         # A worker dies with the thread that started it: each starts and ends its own.
         jobs = [
-            pool.submit(_compile, source, problem, calls, c, timeout_s, begins, settings)
+            pool.submit(_compile, source, problem, calls, c, timeout_s, kernels, predicts, begins)
             for c in capabilities
         ]
         return [job.result() for job in jobs]
@@ -141,8 +135,9 @@ def _compile(
     calls: Sequence[Call],
     capability: int,
     timeout_s: float,
+    kept: Path | None,
+    predicts: bool,
     begins: Callable[[int], None],
-    settings: dict[str, Any],
 ) -> Compiled:
     missing = unavailable(capability)
     if missing is not None:
@@ -158,8 +153,9 @@ def _compile(
             problem.entry,
             device="cpu",
             role="compile",
+            kernels=kept or Path("cache"),
             capability=capability,
-            **settings,
+            predicts=predicts,
         ) as sandbox:
             result = sandbox.ready()
             if failed(result):

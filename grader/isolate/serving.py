@@ -227,14 +227,6 @@ class Worker:
             memory = self.inputs[: layout.inputs_end].copy_(memory)
         return memory, {view.name: view.of(memory) for view in layout.inputs}
 
-    def _do_compile(self, request: dict, fds: list[int]) -> protocol.Reply:
-        """Compile what a call would launch, and launch nothing: its outputs mean nothing."""
-        layout = arena.Layout.from_json(request["layout"])
-        _, tensors = self.inputs_of(arena.attached(fds[0], layout.total_bytes), layout)
-        with launches.compile_only():
-            self.evaluate(tensors, request)
-        return protocol.Reply(request["nonce"], protocol.Status.OK)
-
     def evaluate(self, tensors: dict, request: dict) -> dict:
         """Call the entry point; return its outputs by name."""
         # Cycles end here alone: what they finish may be the submission's code. The collector would

@@ -16,7 +16,8 @@ import torch
 
 import reference
 from grader.isolate import capacity, forks
-from grader.isolate.compiled import Call, compile_calls
+from grader.isolate.compiled import Call
+from grader.isolate.compilers import Compilers
 from grader.isolate.device_memory import DeviceMemoryFault
 from grader.isolate.pipe import EventPipe, read_request
 from grader.isolate.sandbox import prepare
@@ -27,7 +28,7 @@ from grader.judge.measurement import (
     reason_of,
     submission_worker,
 )
-from grader.kernel.compile.chips import EVERY_CHIP
+from grader.kernel.compile.chips import chip_of
 from grader.source.submission import Source
 from grader.spec.findings import (
     Alive,
@@ -45,7 +46,7 @@ from grader.timing import device_lock, speed
 from grader.timing.stopwatch import Bench, CallFailed
 from grader.timing.workers_ahead import WorkersAhead
 
-_COMPILE_S = 40.0  # of one core, for all timed calls of a problem
+_COMPILE_S = 60.0  # for the timed calls of all problems
 
 
 class _NoSharedMemory(Exception):
@@ -97,20 +98,20 @@ def _compile_ahead(request: MeasureRequest) -> None:
 
     What goes wrong here is seen in the first go, which compiles what the cache does not have.
     """
-    chip = EVERY_CHIP.get(request.capability or 0)
+    chip, compilers = chip_of(request.capability), []
     if not (request.jailed and request.device == "cuda" and chip):
         return
-    with ThreadPoolExecutor(max(1, len(request.sources))) as pool:
-        for file in request.sources:
-            problem = load_problem(file.problem)
-            source = Source(problem.id, file.data, policy=request.policy)
-            cases = problem.benchmarks_on("cuda")
-            fits = (c for c in cases if speed.naive_bytes(problem, c) < chip.memory_bytes)
-            timed = [next(fits, cases[-1]), *(problem.memory_cases("cuda") or ())]
-            calls = [Call.of(problem, case, problem.outputs) for case in timed]
-            how = {"capabilities": [chip.capability], "timeout_s": _COMPILE_S, "fills": True}
-            if problem.uses_triton:
-                pool.submit(compile_calls, source, problem, calls, **how)
+    for file in request.sources:
+        problem = load_problem(file.problem)
+        source = Source(problem.id, file.data, policy=request.policy)
+        cases = problem.benchmarks_on("cuda")
+        fits = (c for c in cases if speed.naive_bytes(problem, c) < chip.memory_bytes)
+        timed = [next(fits, cases[-1]), *(problem.memory_cases("cuda") or ())]
+        calls = [Call.of(problem, case, problem.outputs) for case in timed]
+        if problem.uses_triton:
+            compilers.append(Compilers(problem, source, calls, 1, request.capability))
+    for compiler in compilers:
+        compiler.wait(_COMPILE_S)
 
 
 def _workers_ahead(request: MeasureRequest, emit: Callable[[Event], None]) -> WorkersAhead:

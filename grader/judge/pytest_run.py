@@ -127,7 +127,7 @@ class PytestRun:
         for of_problem in waiting.values():
             run = self.run(of_problem[0].whole)
             pairs = [(at.check, at.case) for at in of_problem]
-            run.sessions.compile(pairs, at_once=self.have_gpu(wait_s=0.0))
+            run.sessions.compile(pairs)
 
     def run(self, problem: Problem) -> ProblemRun:
         """Return the run of a problem, whose file is read once."""
@@ -154,6 +154,7 @@ class PytestRun:
             budget,
             have_gpu=lambda: self.have_gpu(device_lock.WAIT_S),
             compile_workers=asked.compile_workers if asked else 1,
+            capability=asked.capability if asked else None,
         )
         how = {"compiles_ahead": True, "shrinks": 2, "kernels": asked and asked.kernels}
         how["chips"] = asked.chips if asked else ()
