@@ -80,6 +80,12 @@ class PytestRun:
             self._has_gpu = self._gpu.enter_context(lock)
         return self._has_gpu or uuid is None
 
+    def _leave_gpu(self) -> None:
+        for run in self.runs.values():
+            run.sessions.leave_gpu()
+        self._gpu.close()
+        self._has_gpu = False
+
     def close(self) -> None:
         """End all workers and leave the GPU to others."""
         for run in self.runs.values():
@@ -201,6 +207,7 @@ class PytestRun:
         of the judge's own.
         """
         causes: dict[Any, CauseFound] = {}
+        self._leave_gpu()  # work is counted on the machine
         for problem_id, run in self.runs.items():
             if counts and self.counts_work(run.problem):
                 self.send(WorkCounted(evidence=run.count_work()))

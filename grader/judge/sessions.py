@@ -69,6 +69,12 @@ class Sessions:
         self._compilers = Compilers(*where, self._compile_workers, self._capability)
         self.open(problem, on_gpu=True).start()
 
+    def leave_gpu(self) -> None:
+        """End the workers on the GPU."""
+        for (_, on_gpu), session in self._open.items():
+            if on_gpu:
+                session.close()
+
     def close(self) -> None:
         """End all workers."""
         if self._compilers is not None:
