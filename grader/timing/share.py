@@ -17,15 +17,17 @@ from grader.spec.cases import Case
 _SHARED = "w"  # by all rows of a call
 
 
-def draw(case: Case, calls: int) -> torch.Tensor | None:
+def draw(case: Case, calls: int, device: str) -> torch.Tensor | None:
     """Return the numbers of the heads of K and V, or rows, that are verified of one of `calls`.
 
-    None is all of them.
+    None is all of them. They are drawn where they are used: a draw on the CPU starts threads there.
     """
+    if calls == 1:
+        return None
     count = case.rows or case.num_kv_heads
-    generator = torch.Generator().manual_seed(secrets.randbits(63))
-    wanted = math.ceil(count / calls)
-    return torch.randperm(count, generator=generator)[:wanted] if calls > 1 else None
+    generator = torch.Generator(device).manual_seed(secrets.randbits(63))
+    numbers = torch.randperm(count, generator=generator, device=device)
+    return numbers[: math.ceil(count / calls)]
 
 
 def of(
@@ -40,9 +42,10 @@ def of(
     count, found = case.rows or case.num_kv_heads, {}
     for name, tensor in tensors.items():
         axis = 0 if case.rows or tensor.dim() == 1 else 1
-        each = torch.arange(tensor.shape[axis]).view(count, -1) if name != _SHARED else None
-        index = each[drawn].flatten().to(tensor.device) if each is not None else None
-        found[name] = tensor if index is None else tensor.index_select(axis, index)
+        if name != _SHARED:
+            places = torch.arange(tensor.shape[axis], device=drawn.device).view(count, -1)
+            tensor = tensor.index_select(axis, places[drawn].flatten())
+        found[name] = tensor
     return found
 
 

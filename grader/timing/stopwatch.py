@@ -216,7 +216,7 @@ class Bench:
         ]
         results = []
         for seed, raw in zip(seeds, outputs, strict=True):
-            drawn = share.draw(case, sets)
+            drawn = share.draw(case, sets, self.device)
             found = share.of(case, {view.name: view.of(raw) for view in views}, drawn)
             results.append(CallOutputs(seed, found, drawn))
         return clock.seconds, results
