@@ -59,9 +59,9 @@ import torch
 for number in range(torch.cuda.device_count()):
     print(f"GPU-{torch.cuda.get_device_properties(number).uuid}")
 """
-# While one grading measures, the others compile and test on the CPU. Three at a time on 16 cores
-# graded more per hour than two (docs/records, 2026-11-25); a fourth would wait longer for the GPU.
-_CORES_PER_WORKER, _MOST_PER_GPU = 5, 3
+# While one grading measures, the tests of others run on the CPU. An estimate: three at a time on an
+# H200 with 16 cores waited for each other (docs/records, 2026-11-24); a fourth would wait longer.
+_CORES_PER_WORKER, _MOST_PER_GPU = 8, 3
 
 
 class EngineFault(EnvironmentFault):
@@ -216,8 +216,8 @@ def local_config(jobs: int | None, device: str, environment: Mapping[str, str]) 
     gpus = _gpus(device, environment)
     fitting = min(cores, psutil.virtual_memory().available // BYTES_PER_WORKER)
     if gpus:
-        by_cores = max(1, cores // _CORES_PER_WORKER // len(gpus))
-        fitting = min(fitting, min(by_cores, _MOST_PER_GPU) * len(gpus))
+        by_cores = max(len(gpus), cores // _CORES_PER_WORKER)
+        fitting = min(fitting, by_cores, _MOST_PER_GPU * len(gpus))
     workers = jobs or max(1, fitting)
     pinned = [gpus[number % len(gpus)] for number in range(workers)] if gpus else []
     executor = HighThroughputExecutor(

@@ -11,14 +11,11 @@ import re
 import time
 
 import pytest
-from triton.backends.compiler import GPUTarget
-from triton.compiler import compiler
 
 from grader.checks import outcome
 from grader.isolate import capacity, compiled, sandbox
 from grader.isolate.compiled import Call, Compiled, compile_calls
 from grader.isolate.compilers import Compilers
-from grader.kernel import first_launch
 from grader.kernel.compile.chips import CHIPS, chip_of, resident_programs
 from grader.source.submission import Source
 from grader.spec.cases import resolve
@@ -364,12 +361,6 @@ def test_a_cache_is_filled_with_what_a_launch_on_that_gpu_looks_for(tmp_path, mo
         assert [path.stem for path in cubins].count("matmul") == 3
         written = {path: path.stat().st_mtime_ns for path in cubins}
     assert written == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*.cubin")}
-
-
-def test_the_kernel_that_a_worker_launches_first_compiles(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel = compiler.ASTSource(first_launch._store_zero, {"out_ptr": "*fp32"}, {}, {})
-    assert compiler.compile(kernel, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
 
 
 def test_a_chip_that_is_not_listed_is_taken_for_the_next_older_one():

@@ -233,6 +233,20 @@ def test_on_a_gpu_an_empty_go_comes_before_each(device):
     assert bench.asked == (["empty go", "go"] * real if device == "cuda" else ["go"] * real)
 
 
+def test_how_many_calls_make_a_go_is_said_by_the_fastest_of_five(monkeypatch):
+    bench, asked = Recorded(capacity=2**30), []
+    seconds = iter([0.5, 0.0026, 0.0012, 0.0019, 0.001, 0.0013])
+
+    def go(*_, sets=1, null=False, watched=False):
+        asked.append(sets)
+        return next(seconds, 0.001 * sets), []
+
+    monkeypatch.setattr(bench, "go", go)
+    block = bench.block()
+    assert (block.sets, set(block.seconds)) == (10, {0.01})
+    assert asked == [1] * 6 + [10] * (1 + len(block.seconds))  # the first of ten is not counted
+
+
 @pytest.mark.parametrize("capacity", [2**30, 3 * 8, 0])
 def test_outputs_are_verified_when_no_go_follows_or_they_take_too_much_memory(capacity):
     bench, verified = Recorded(capacity=capacity), []

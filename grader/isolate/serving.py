@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import importlib
 import importlib.util
 import json
 import os
@@ -106,8 +105,6 @@ class Worker:
         for dtype in (torch.float16, torch.float32):
             tile = torch.ones(2, 64, 64, dtype=dtype, device=self.device)
             torch.bmm(tile, tile)
-        with contextlib.suppress(Exception):  # without a compiler a submission's launch says so
-            importlib.import_module("grader.kernel.first_launch").launch(self.device)
         torch.cuda.synchronize()
 
     # -- requests ---------------------------------------------------------------------------
