@@ -13,9 +13,10 @@ import time
 import pytest
 
 from grader.checks import outcome
-from grader.isolate import capacity, compiled
+from grader.isolate import capacity, compiled, sandbox
 from grader.isolate.compiled import Call, Compiled, compile_calls
-from grader.kernel.compile.chips import CHIPS, resident_programs
+from grader.isolate.compilers import Compilers
+from grader.kernel.compile.chips import CHIPS, chip_of, resident_programs
 from grader.source.submission import Source
 from grader.spec.cases import resolve
 from grader.spec.grade_record import Verdict
@@ -344,6 +345,28 @@ def test_a_report_without_end_is_cut():
 def test_programs_that_share_a_multiprocessor(chip, num_warps, registers, shared_bytes, expected):
     usage = {"num_warps": num_warps, "registers": registers, "shared_bytes": shared_bytes}
     assert resident_programs(chip, **usage) == expected
+
+
+def test_a_cache_is_filled_with_what_a_launch_on_that_gpu_looks_for(tmp_path, monkeypatch):
+    usual = sandbox._environment
+    cache = {"TRITON_CACHE_DIR": str(tmp_path)}
+    monkeypatch.setattr(sandbox, "_environment", lambda *given: usual(*given) | cache)
+    calls, source = [call_of(2), call_of(7)], Source("p03", MANY.encode())
+    Compilers(P03, source, calls, 1, None).wait()  # a GPU that is not known
+    assert not list(tmp_path.iterdir())
+    for _ in range(2):  # the second time all is there
+        Compilers(P03, source, calls, 1, 90).wait()
+        cubins = sorted(tmp_path.glob("*/*.cubin"))
+        # Of the autotuned one each configuration, the one too large for the chip too.
+        assert [path.stem for path in cubins].count("matmul") == 3
+        written = {path: path.stat().st_mtime_ns for path in cubins}
+    assert written == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*.cubin")}
+
+
+def test_a_chip_that_is_not_listed_is_taken_for_the_next_older_one():
+    assert chip_of(90) is H100 and chip_of(None) is None and chip_of(61) is None
+    assert (chip_of(103).target, chip_of(103).name) == (("cuda", 103, 32), chip_of(100).name)
+    assert chip_of(943) is None  # of AMD's each has a compiler target of its own
 
 
 @pytest.mark.parametrize(

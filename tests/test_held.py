@@ -7,6 +7,7 @@ import time
 import pytest
 
 from grader.isolate import capacity, jail
+from grader.isolate.compiled import Call
 from grader.isolate.sandbox import Sandbox
 from grader.judge import measure, measurement
 from grader.spec.findings import MeasureRequest, SourceFile
@@ -38,6 +39,12 @@ class Held:
     def wait_for_imports(self):
         self._did.append(f"{self._number} has imported")
 
+    def warm_up(self):
+        self._did.append(f"{self._number} warms up")
+
+    def wait_for_start(self):
+        self._did.append(f"{self._number} is warm")
+
     def __enter__(self):
         self._did.append(f"turn of {self._number}")
         return self
@@ -57,9 +64,10 @@ def test_held_workers_have_imported_before_anything_is_timed(monkeypatch):
     monkeypatch.setattr(speed, "run_block", lambda *_, **__: Block((0.1,) * 3, 1, 0.5))
     assert run._blocks == 3
     run._measure_speed(load_problem("p01").benchmarks_on("cpu")[0])
-    assert did[:5] == [*(f"{number} has imported" for number in range(4)), "timed"]
+    steps = ("has imported", "warms up", "is warm")
+    assert did[:13] == [*(f"{n} {step}" for step in steps for n in range(4)), "timed"]
     turns = [line for number in range(3) for line in (f"turn of {number}", f"{number} is closed")]
-    assert did[5:] == [*turns, "3 is closed"]
+    assert did[13:] == [*turns, "3 is closed"]
 
 
 def test_workers_are_held_in_a_jail_on_a_gpu_alone(monkeypatch):
@@ -85,6 +93,8 @@ def test_a_held_worker_imports_its_file_when_its_turn_has_come(tmp_path, monkeyp
     file = (source, "held.py", "entry")
     with Sandbox(*file, device="cpu", held=True) as worker:
         worker.wait_for_imports()
+        worker.warm_up()
+        assert worker.wait_for_start().status == Status.OK
         time.sleep(0.2)
         worker._read_output()
         assert not worker._tail
@@ -96,6 +106,31 @@ FILES = tuple(SourceFile.of(problem, b"") for problem in ("p03", "p04"))
 OFFICIAL = MeasureRequest(
     sources=FILES, device="cuda", device_uuid="held", jailed=True, official=True
 )
+
+
+def test_what_is_timed_is_compiled_before_the_gpu_is_waited_for(monkeypatch):
+    asked, waited = {}, []
+
+    class Compilers:
+        def __init__(self, problem, source, calls, workers, capability):
+            assert (workers, capability) == (1, 90)
+            asked[problem.id] = calls
+
+        def wait(self, seconds):
+            waited.append(seconds)
+
+    monkeypatch.setattr(measure, "Compilers", Compilers)
+    sources = tuple(SourceFile.of(problem, b"") for problem in ("p01", "p02", "p06"))
+    request = OFFICIAL.model_copy(update={"sources": sources, "capability": 90})
+    for update in ({"capability": None}, {"jailed": False}, {"device": "cpu"}, {"capability": 61}):
+        measure._compile_ahead(request.model_copy(update=update))
+    assert not asked
+    measure._compile_ahead(request)
+    assert asked.keys() == {"p02", "p06"} and len(waited) == 2  # p01 has no kernels
+    problem = load_problem("p06")
+    timed = next(case for case in problem.benchmarks_on("cuda") if case.seqlen_q == 8192)
+    cases = [timed, *problem.memory_cases("cuda")]  # naive at 16384 takes more than 80 GiB
+    assert asked["p06"] == [Call.of(problem, case, problem.outputs) for case in cases]
 
 
 @pytest.fixture

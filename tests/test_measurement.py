@@ -233,18 +233,32 @@ def test_on_a_gpu_an_empty_go_comes_before_each(device):
     assert bench.asked == (["empty go", "go"] * real if device == "cuda" else ["go"] * real)
 
 
+def test_how_many_calls_make_a_go_is_said_by_the_fastest_of_five(monkeypatch):
+    bench, asked = Recorded(capacity=2**30), []
+    seconds = iter([0.5, 0.0026, 0.0012, 0.0019, 0.001, 0.0013])
+
+    def go(*_, sets=1, null=False, watched=False):
+        asked.append(sets)
+        return next(seconds, 0.001 * sets), []
+
+    monkeypatch.setattr(bench, "go", go)
+    block = bench.block()
+    assert (block.sets, set(block.seconds)) == (10, {0.01})
+    assert asked == [1] * 6 + [10] * (1 + len(block.seconds))  # the first of ten is not counted
+
+
 @pytest.mark.parametrize("capacity", [2**30, 3 * 8, 0])
 def test_outputs_are_verified_when_no_go_follows_or_they_take_too_much_memory(capacity):
     bench, verified = Recorded(capacity=capacity), []
 
-    def margin_of(result):
+    def margin_of(go):
         bench.asked.append("verified")
-        verified.append(result)
+        verified.append(go)
         return 7.0 if len(verified) == 2 else 0.5
 
     assert bench.block(margin_of).margin == 7.0
-    assert len({id(result) for result in verified}) == bench.calls
-    fitting = min(bench.calls, capacity // verified[0].num_bytes + 1)
+    assert len({id(call) for go in verified for call in go}) == bench.calls
+    fitting = min(bench.calls, capacity // verified[0][0].num_bytes + 1)
     assert bench.asked[: 2 * fitting] == ["go"] * fitting + ["verified"] * fitting
 
 

@@ -1,19 +1,25 @@
 """What timed and measured calls computed is verified, and figures are made of what was measured."""
 
+import dataclasses
 import math
+import secrets
 
 import pytest
 import torch
 
 import reference
 from grader.base.dtypes import TORCH_DTYPES
+from grader.checks import performance
 from grader.checks.performance import memory_figures, speed_figures, verify
 from grader.judge.measurement import memory_evidence, speed_evidence
 from grader.spec.cases import resolve
 from grader.spec.grade_record import MemoryFigures, SpeedFigures, Verdict
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem, problem_ids
+from grader.timing import share
+from grader.timing.drawn import drawn_inputs
 from grader.timing.speed import Block
+from grader.timing.stopwatch import CallOutputs
 from tests.shares import drawn
 
 # One problem of each kind: row sum, forward, forward with causal mask and groups, backward.
@@ -96,6 +102,55 @@ def test_every_output_and_every_head_counts(problem_id, dtype):
             changed = value.clone()
             changed[place] *= 1.1
             assert verify(problem, case, inputs, outputs | {name: changed}) > 1.0, (name, place)
+
+
+def calls_of_a_go(problem, case, calls, wrong=()):
+    """What is drawn of each call of a go; in those of `wrong` the first kv head, or row, is 0."""
+    found = []
+    for number in range(calls):
+        seed = secrets.randbits(63)
+        inputs = drawn_inputs(problem, case, seed, "cpu")
+        outputs = computed(problem, case, inputs, torch.float64)
+        name = "out" if "out" in outputs else problem.returns[0]
+        if number in wrong:
+            outputs[name].select(0 if case.rows else 1, 0).zero_()
+        numbers = share.draw(case, calls, "cpu")
+        found.append(CallOutputs(seed, share.of(case, outputs, numbers), numbers))
+    return found
+
+
+@pytest.mark.parametrize("problem_id", SHAPES)
+def test_of_every_call_of_a_go_a_share_is_verified(problem_id):
+    problem, case = load_problem(problem_id), resolve(SHAPES[problem_id], "fp16", "")
+    count = case.rows or case.num_kv_heads
+    for calls in (1, 2, 3):
+        right = calls_of_a_go(problem, case, calls)
+        drawn = [len(call.drawn) if call.drawn is not None else count for call in right]
+        assert min(drawn) >= 1 and sum(drawn) >= count
+        assert performance.margin(problem, case, "cpu", right) < 1.0
+    seen = set()
+    for _ in range(60):
+        go = calls_of_a_go(problem, case, 3, wrong={1})
+        is_drawn = bool((go[1].drawn == 0).any())
+        assert (performance.margin(problem, case, "cpu", go) > 1.0) == is_drawn
+        seen.add(is_drawn)
+        if len(seen) == 2:
+            break
+    assert seen == {True, False}
+    assert (
+        performance.margin(problem, case, "cpu", calls_of_a_go(problem, case, 1, wrong={0})) > 1.0
+    )
+    right = calls_of_a_go(problem, case, 3)
+    other = [dataclasses.replace(call, seed=call.seed ^ 1) for call in right[:1]]
+    assert performance.margin(problem, case, "cpu", other + right[1:]) > 1.0
+
+
+def test_logits_of_sinks_go_with_their_heads():
+    problem = load_problem("p09")
+    sizes = {"seqlen": 128, "num_q_heads": 8, "num_kv_heads": 4, "head_dim": 16, "batch": 2}
+    case = resolve({**sizes, "sink_logits": True, "window_size": 30}, "fp16", "")
+    for calls in (1, 3):
+        assert performance.margin(problem, case, "cpu", calls_of_a_go(problem, case, calls)) < 1.0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

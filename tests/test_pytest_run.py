@@ -18,7 +18,24 @@ UUID = "uuid-of-a-test-process"
 class Compiling:
     """Stands for workers that compile."""
 
+    def __init__(self, did):
+        self._did = did
+        did.append("compiling")
+
     def wait(self, seconds=None):
+        self._did.append("compiled")
+
+
+class Started:
+    """Stands for a session, whose worker has no context on the GPU before its first call."""
+
+    def __init__(self, device, did):
+        self._device, self._did = device, did
+
+    def start(self):
+        self._did.append(f"{self._device} started")
+
+    def close(self):
         pass
 
 
@@ -27,24 +44,25 @@ def had_alone():
         return had
 
 
-def test_a_test_process_starts_nothing_on_a_gpu_that_is_measured(monkeypatch):
+def test_while_a_gpu_is_measured_a_test_process_compiles_and_has_nothing_there(monkeypatch):
     source = SourceFile.of("p04", model_answer("p04").encode())
     request = TestRequest(source=source, device="cuda", seed="5eed", device_uuid=UUID)
     monkeypatch.setattr(pytest_run, "read_request", lambda fd: request.model_dump_json().encode())
     events = os.open(os.devnull, os.O_WRONLY)
     options = {"--request-fd": 0, "--events-fd": events}
     config = SimpleNamespace(getoption=lambda name: options.get(name, "."))
-    began = []
-    monkeypatch.setattr(sessions, "Compilers", lambda *_: began.append(1) or Compiling())
+    did = []
+    monkeypatch.setattr(sessions, "Compilers", lambda *_: Compiling(did))
+    monkeypatch.setattr(sessions, "Session", lambda *_, **how: Started(how["device"], did))
     problem = load_problem("p04")
     check = problem.check("plain")
     case = dataclasses.replace(problem.cases(check, "5eed")[0], gpu=True)
     run = pytest_run.PytestRun(config)
     with device_lock.held(UUID, alone=True):
         run.begin([CheckCase(problem, check, 0, case)])
-        assert not began and not run.have_gpu(0.0)
+        assert did == ["compiling", "cuda started"] and not run.have_gpu(0.0)
     run.run(problem).sessions.of(CheckCase(problem, check, 0, case))
-    assert began == [1] and not had_alone()
+    assert did[2:] == ["compiled"] and not had_alone()
     run.close()
     assert had_alone()
 

@@ -214,6 +214,21 @@ def test_gradings_in_classes_on_gpus_had_all_points_however_many_ran_side_by_sid
     assert "makes twenty on H200s (nineteen of p09)" in WORDS
 
 
+def test_measuring_took_a_gpu_as_long_as_the_page_says():
+    path = ROOT / "docs" / "records" / "rate-h100-2026-11-27.json"
+    runs = json.loads(path.read_text())["runs"]
+    assert all(list(run["problems"]) == ["p02", "p04", "p09"] for run in runs)
+    before, after = (
+        "{}, {} and {} s".format(*(p["measuring_s"] for p in run["problems"].values()))
+        for run in runs
+    )
+    assert f"{before}, afterwards {after}" in WORDS
+    took = " s and ".join(f"{run['duration_s']:.0f}" for run in runs)
+    assert f"the gradings took {took} s" in WORDS
+    for problem in (problem for run in runs for problem in run["problems"].values()):
+        assert problem["points"] == problem["possible"]
+
+
 def test_the_hostile_files_that_need_a_gpu_got_their_verdicts_on_one():
     path = ROOT / "docs" / "records" / "hostile-h200-2026-11-25.json"
     found = {row["name"]: row for row in json.loads(path.read_text())["entries"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 
 import torch
 
@@ -14,7 +15,10 @@ from grader.spec.cases import Case
 from grader.spec.grade_record import MemoryFigures, SpeedFigures
 from grader.spec.inputs import Inputs
 from grader.spec.problem import Problem
+from grader.timing import share
+from grader.timing.drawn import drawn_inputs
 from grader.timing.speed import Block
+from grader.timing.stopwatch import CallOutputs
 
 # Relative error per head, in unit roundoffs: at these lengths the rounding of P, of the output
 # and, backward, of delta and dS averages out; what a submission may have beyond that is small.
@@ -29,6 +33,20 @@ MAX_DRIFT_PERCENT = 10.0
 # torch's caching allocator rounds up to 20 MiB. On the CPU malloc keeps and rounds, and the first
 # call loads code.
 SLACK_BYTES = {"cuda": 192 * 2**20, "cpu": 32 * 2**20}
+
+
+def margin(problem: Problem, case: Case, device: str, go: Sequence[CallOutputs]) -> float:
+    """Return error / allowed of the worst output of a go, of what was drawn of its calls."""
+    inputs = [
+        share.of(case, drawn_inputs(problem, case, call.seed, device).all, call.drawn)
+        for call in go
+    ]
+    outputs = [call.outputs for call in go]
+    worst = 0.0
+    for given, got in zip(share.joined(case, inputs), share.joined(case, outputs), strict=True):
+        dout = given.pop("dout", None) if problem.gradients else None
+        worst = max(worst, verify(problem, case, Inputs(given, dout), got))
+    return worst
 
 
 def verify(problem: Problem, case: Case, inputs: Inputs, outputs: dict[str, torch.Tensor]) -> float:

@@ -1,43 +1,52 @@
-"""Compiles the kernels of a problem's cases on several cores before the first of them runs.
+"""Compiles what calls launch before they are made, on several cores, into their workers' cache.
 
 Compilation has time of its own: a kernel that takes its window, its sinks and its lengths as
-constants compiles anew for nearly every case, and that is no mistake.
+constants compiles anew for nearly every case, and that is no mistake. It needs no GPU, and so
+nobody waits for one meanwhile.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
 import time
+from collections.abc import Sequence
 
-from grader.isolate.session import Budget, Session
+from grader.isolate.compiled import Call, unavailable
+from grader.isolate.sandbox import PATIENCE, Sandbox
+from grader.kernel.compile.chips import chip_of
 from grader.source.submission import Source
-from grader.spec.cases import Case
-from grader.spec.inputs import make_inputs
 from grader.spec.problem import Problem
-from grader.spec.problem_tables import Check, Limits
+from grader.spec.protocol import Ended, failed
 
-_CALL_S = 20.0  # one case; a session gives it three times as much on a GPU
+_CALL_S = 60.0
 _TOTAL_S = 150.0
 
 
 class Compilers:
-    """Workers that make the calls of a list of cases and launch nothing."""
+    """Workers that make the calls of a list for a GPU of this capability, and launch nothing."""
 
     def __init__(
-        self, problem: Problem, source: Source, cases: list[tuple[Check, Case]], workers: int
+        self,
+        problem: Problem,
+        source: Source,
+        calls: Sequence[Call],
+        workers: int,
+        capability: int | None,
     ) -> None:
-        self._problem = problem
-        self._source = source
-        self._pending: queue.SimpleQueue[tuple[Check, Case]] = queue.SimpleQueue()
-        for place in cases:
-            if place[1].invalid is None:
-                self._pending.put(place)
+        """Start at once; nothing is compiled where that is impossible without the GPU.
+
+        What goes wrong is seen when the call is made, which then compiles.
+        """
+        self._problem, self._source, self._capability = problem, source, capability
+        self._pending: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        for call in calls:
+            self._pending.put(call)
         self._deadline = time.monotonic() + _TOTAL_S
-        self._threads = [
-            threading.Thread(target=self._work, daemon=True)
-            for _ in range(max(1, min(workers, len(cases))))
-        ]
+        possible = chip_of(capability) is not None and unavailable(capability or 0) is None
+        count = max(1, min(workers, len(calls))) if possible else 0
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
         for thread in self._threads:
             thread.start()
 
@@ -45,18 +54,21 @@ class Compilers:
         """Wait until all is compiled, `seconds` at the most, and end the workers."""
         self._deadline = min(self._deadline, time.monotonic() + seconds)
         for thread in self._threads:
-            thread.join(max(0.0, self._deadline - time.monotonic()) + 4 * _CALL_S)
+            thread.join()  # the call that is made now has `_CALL_S`
 
     def _work(self) -> None:
         # A worker dies with the thread that started it: this one starts and ends its own.
-        budget = Budget(Limits(call_s=_CALL_S, lost_s=_TOTAL_S, total_s=_TOTAL_S))
-        session = Session(self._problem, self._source, device="cuda", machine=False, budget=budget)
-        try:
-            while time.monotonic() < self._deadline and budget.used_up() is None:
-                check, case = self._pending.get_nowait()
-                inputs = make_inputs(self._problem, case, 0)
-                session.compile(case, inputs, self._problem.judged(check))
-        except queue.Empty:
-            return
-        finally:
-            session.close()
+        file = self._source.data, self._problem.file, self._problem.entry
+        how = {"role": "compile", "capability": self._capability, "fills": True}
+        with Sandbox(*file, device="cpu", **how) as worker:
+            if failed(worker.ready()):
+                return
+            while (left_s := self._deadline - time.monotonic()) > 0 and not self._pending.empty():
+                try:
+                    call = self._pending.get_nowait()
+                except queue.Empty:
+                    return
+                fields = dataclasses.asdict(call) | {"layout": call.layout.to_json()}
+                limit_s = min(left_s, _CALL_S)
+                if isinstance(worker.ask("compile", limit_s, patience=PATIENCE, **fields), Ended):
+                    return

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from grader.isolate import arena, serving
-from grader.kernel.compile.chips import EVERY_CHIP
+from grader.kernel.compile.chips import chip_of
+from grader.kernel.compile.filler import Filler
 from grader.kernel.compile.predicting import Predictor
 from grader.kernel.compile.recorder import Recorder
 from grader.spec import protocol
@@ -23,7 +24,8 @@ class CompileWorker(serving.Worker):
     """A worker whose calls compile kernels for a chip that is not there.
 
     Each call comes with a file into which one line of JSON is written for each kernel, as soon as
-    it is known: what was compiled before the worker is ended is not lost.
+    it is known: what was compiled before the worker is ended is not lost. One that `fills` Triton's
+    cache has nothing to write.
     """
 
     def __init__(self, channel: socket.socket, settings: dict[str, Any]) -> None:
@@ -31,10 +33,12 @@ class CompileWorker(serving.Worker):
         self._report: int | None = None
         self._silent = False  # nothing but predictions is written
         self._text = b""  # not written yet: kernels that the import launches
-        chip = EVERY_CHIP[settings["capability"]]
+        chip = chip_of(settings["capability"])
         predicts = settings.get("predicts")
         self._predictor = Predictor(self.path, chip.capability) if predicts else None
-        self._recorder = Recorder(self.path, chip, self._write, self._predictor)
+        self._recorder: Recorder | Filler = Recorder(self.path, chip, self._write, self._predictor)
+        if settings.get("fills"):
+            self._recorder = Filler(chip)
         self.launches = self._recorder  # its count goes out with every reply
 
     def _warm_up(self) -> None:
@@ -54,7 +58,7 @@ class CompileWorker(serving.Worker):
         small = bytearray(_SMALL * layout.inputs_end)
         memory = torch.frombuffer(small, dtype=torch.uint8)
         tensors = {view.name: view.of(memory) for view in layout.inputs}
-        self._report = fds[0]
+        self._report = fds[0] if fds else None
         self._flush()
         self._recorder.predicts = self._silent = bool(request.get("predicts"))
         error = self._recorder.watch(lambda: self.evaluate(tensors, request))

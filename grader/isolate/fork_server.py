@@ -41,11 +41,7 @@ def _main() -> None:
     from grader.isolate import compiling, executing, planning, worker
 
     del compiling, executing, planning  # imported once for all
-    with contextlib.suppress(Exception):  # which no kernel of a submission needs
-        import triton.compiler.code_generator
-        import triton.experimental.gluon.nvidia.hopper  # noqa: F401
-    if "GRADER_DIFFERENTIATES" in os.environ:
-        import torch.fx.experimental.symbolic_shapes
+    worker.import_ahead(gradients="GRADER_DIFFERENTIATES" in os.environ)
     if "GRADER_JUDGES" in os.environ:
         _import_judges()
     torch.set_num_threads(1)

@@ -80,20 +80,23 @@ class Sandbox:
         kernels: Path | None = None,
         fresh: bool = False,
         held: bool = False,
+        differentiates: bool = False,
         **settings: Any,
     ) -> None:
         """Start a worker, which is told the `settings` too.
 
         Its `role` is one of grader/isolate/worker.py: to "call" the entry point on data, say.
         What it compiles is kept in `kernels`, if given: an absolute path, or one in its own folder.
-        A `fresh` one is never forked; one that is `held` imports the file when `ready` is called.
+        A `fresh` one is never forked. One that is `held` imports what Triton needs and, if it
+        `differentiates`, a gradient; `warm_up` lets it have its device, `ready` import the file.
         """
         self.filename = filename
         self._folder = Path(tempfile.mkdtemp(prefix="submission-", dir=scratch.folder()))
         path = self._folder / filename
         path.write_bytes(source)
         self._tail = bytearray()
-        self._imported = False
+        self._imported, self._held = False, held
+        self._started: Reply | Ended | None = None
         self.starved_s = 0.0  # for which the last request waited for a core, if that is counted
         self._load_nonce = secrets.randbits(63)
         reaper.adopt_orphans()
@@ -101,6 +104,7 @@ class Sandbox:
         ours.setblocking(False)
         self._channel = ours
         environment = _environment(device, threads, self._folder)
+        environment |= {"GRADER_HELD": "1" * held, "GRADER_DIFFERENTIATES": "1" * differentiates}
         kernels = self._folder / kernels if kernels else jail.kernels()
         if kernels:
             environment["TRITON_CACHE_DIR"] = str(kernels)
@@ -147,12 +151,14 @@ class Sandbox:
             "count_launches": count_launches,
             "memory_limit_bytes": MEMORY_LIMIT_BYTES + (threads - 1) * _THREAD_BYTES,
             "nonce": self._load_nonce,
+            "held": held,
         }
         self._settings = json.dumps(settings).encode()
         if not held:
-            self._tell_settings()
+            self.warm_up()
 
-    def _tell_settings(self) -> None:
+    def warm_up(self) -> None:
+        """Let the worker make its context on the device, and return at once."""
         settings, self._settings = self._settings, b""
         if settings:
             with contextlib.suppress(OSError):
@@ -165,9 +171,8 @@ class Sandbox:
 
     def tree(self) -> usage.Tree:
         """Return the worker with all that it starts, once it is ready."""
-        if self._jailed:
-            return usage.Tree(self._pid, lambda: {self._pid}, self._first)
-        return usage.Tree(self._pid, reaper.started)
+        started = (lambda: {self._pid}) if self._jailed else reaper.started
+        return usage.Tree(self._pid, started, self._first)
 
     def wait_for_imports(self) -> None:
         """Wait until a worker that is not forked has imported torch, or came to its end."""
@@ -175,10 +180,15 @@ class Sandbox:
             self._imported = True
             self._receive(IMPORTED, START_TIMEOUT_S)
 
+    def wait_for_start(self) -> Reply | Ended:
+        """Wait until the worker could import the submission, or came to its end."""
+        self.warm_up()
+        self._started = self._started or self._receive(STARTED, START_TIMEOUT_S)
+        return self._started
+
     def ready(self) -> Reply | Ended:
         """Wait until the submission is imported."""
-        self._tell_settings()
-        started = self._receive(STARTED, START_TIMEOUT_S)
+        started = self.wait_for_start()
         if isinstance(started, Ended):
             return dataclasses.replace(started, started=False)
         if self._jailed and self._warden is None:
@@ -186,6 +196,9 @@ class Sandbox:
             if not self._first:  # it died
                 return self._ended(timeout=False, waited_s=0.0)
             self._warden = warden.Warden(self._first, kernels=jail.kernels())
+        if self._held:
+            with contextlib.suppress(OSError):
+                self._channel.send(b"go")
         return self._receive(self._load_nonce, IMPORT_TIMEOUT_S)
 
     def ask(

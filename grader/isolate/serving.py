@@ -64,6 +64,8 @@ class Worker:
         """Answer requests until the judge closes the channel."""
         self._warm_up()
         self._reply(protocol.Reply(protocol.STARTED, protocol.Status.OK))
+        if self.settings.get("held"):
+            self.channel.recv(1)  # its turn has come
         self._reply(self._guarded(self.settings["nonce"], self.load, self.settings["nonce"]))
         while True:
             packet, fds, _, _ = socket.recv_fds(self.channel, protocol.MAX_REQUEST_BYTES, 4)
@@ -226,14 +228,6 @@ class Worker:
                 self.inputs = torch.empty(layout.inputs_end, dtype=torch.uint8, device="cpu")
             memory = self.inputs[: layout.inputs_end].copy_(memory)
         return memory, {view.name: view.of(memory) for view in layout.inputs}
-
-    def _do_compile(self, request: dict, fds: list[int]) -> protocol.Reply:
-        """Compile what a call would launch, and launch nothing: its outputs mean nothing."""
-        layout = arena.Layout.from_json(request["layout"])
-        _, tensors = self.inputs_of(arena.attached(fds[0], layout.total_bytes), layout)
-        with launches.compile_only():
-            self.evaluate(tensors, request)
-        return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def evaluate(self, tensors: dict, request: dict) -> dict:
         """Call the entry point; return its outputs by name."""

@@ -131,6 +131,9 @@ class Session:
             device=self.device,
             role=role,
             count_launches=self.problem.uses_triton,
+            # It waits for a GPU with what it can import by then.
+            held=self.device == "cuda",
+            differentiates=bool(self.problem.gradients),
             # A bridge in PyTorch is in one file with kernels.
             answers_for_gpu=self.device == "cpu" and self.problem.bridge is not None,
             operators=opened(self.problem) if self.source.policy else None,
@@ -178,7 +181,7 @@ class Session:
             if follow:
                 noted["rounds"] = follow
             how = {"idle": idle, "lenient": lenient, "rounding": rounding}
-            evidence = self._exchange("call", case, inputs, outputs, noted, **how)
+            evidence = self._exchange(case, inputs, outputs, noted, **how)
         reply = evidence.result
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
             seconds = time.monotonic() - start - self._starved_s
@@ -195,13 +198,6 @@ class Session:
             if reply.status in _SPENT[self.device]:
                 self.close()
         return evidence
-
-    def compile(self, case: Case, inputs: Inputs, outputs: tuple[str, ...]) -> None:
-        """Let the worker compile what this call needs; what goes wrong is seen when it is made."""
-        start = time.monotonic()
-        if self._import() is None:
-            self._exchange("compile", case, inputs, outputs, {})
-        self.budget.count(time.monotonic() - start, came_back=True)
 
     def _import(self) -> CallEvidence | None:
         """Have a worker with the submission imported; return what keeps it from being so."""
@@ -223,14 +219,13 @@ class Session:
 
     def _exchange(
         self,
-        what: str,
         case: Case,
         inputs: Inputs,
         outputs: tuple[str, ...],
         shapes: dict[str, TraceShape | RoundsShape],
         **how: Any,
     ) -> CallEvidence:
-        """Make a request on memory for a call, beside which lies what is noted, of these shapes."""
+        """Make a call on memory for it, beside which lies what is noted, of these shapes."""
         differentiates = any(name in self.problem.gradients for name in outputs)
         if not differentiates:
             inputs = dataclasses.replace(inputs, dout=None)
@@ -257,13 +252,13 @@ class Session:
             if self.machine:
                 result = self._plan_and_carry_out(call_s, fds, fields)
             else:
-                result = self._ask(self._workers[0], what, call_s, fds, fields)
+                result = self._ask(self._workers[0], "call", call_s, fds, fields)
             after = arena.memory.clone()
             noted = {
                 name: _NOTED[name].of(shapes[name], block.memory.numpy())
                 for name, block in blocks.items()
             }
-        if not isinstance(result, Reply) or result.status != Status.OK or what == "compile":
+        if not isinstance(result, Reply) or result.status != Status.OK:
             return dataclasses.replace(self._ended(result, "call"), rounds=noted.get("rounds"))
         outputs = {view.name: view.of(after) for view in layout.outputs}
         return CallEvidence(

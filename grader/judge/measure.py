@@ -10,11 +10,14 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
 
 import reference
 from grader.isolate import capacity, forks
+from grader.isolate.compiled import Call
+from grader.isolate.compilers import Compilers
 from grader.isolate.device_memory import DeviceMemoryFault
 from grader.isolate.pipe import EventPipe, read_request
 from grader.isolate.sandbox import prepare
@@ -25,6 +28,8 @@ from grader.judge.measurement import (
     reason_of,
     submission_worker,
 )
+from grader.kernel.compile.chips import chip_of
+from grader.source.submission import Source
 from grader.spec.findings import (
     Alive,
     Event,
@@ -36,9 +41,12 @@ from grader.spec.findings import (
     write_event,
 )
 from grader.spec.grade_record import Verdict
+from grader.spec.problem import load_problem
 from grader.timing import device_lock, speed
 from grader.timing.stopwatch import Bench, CallFailed
 from grader.timing.workers_ahead import WorkersAhead
+
+_COMPILE_S = 60.0  # for the timed calls of all problems
 
 
 class _NoSharedMemory(Exception):
@@ -72,14 +80,38 @@ def main(answer: Callable[[MeasureRequest, Emit], None] | None = None) -> None:
 def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
     """Measure every file of `request` and emit its evidence."""
     try:
-        with _workers_ahead(request, emit) as ahead:
-            # From the first context on: a driver says what a GPU has in use, whoever took it.
-            with device_lock.held(request.device_uuid or request.device, alone=True):
-                _measure_all(request, emit, ahead)
+        with ThreadPoolExecutor(1) as beside:
+            compiled = beside.submit(_compile_ahead, request)
+            with _workers_ahead(request, emit) as ahead:
+                wait([compiled])
+                # From the first context on: a driver says what a GPU has in use, whoever took it.
+                with device_lock.held(request.device_uuid or request.device, alone=True):
+                    _measure_all(request, emit, ahead)
     except _NoSharedMemory as error:  # WSL has none, for one
         reason = f"not measured: no GPU memory shared between processes ({str(error)[:120]})"
         for file in request.sources:
             _tell(emit, file, both(Verdict.NOT_MEASURED, reason))
+
+
+def _compile_ahead(request: MeasureRequest) -> None:
+    """Compile what timed calls launch before a GPU is waited for, where their workers are jailed.
+
+    What goes wrong here is seen in the first go, which compiles what the cache does not have.
+    """
+    chip, compilers = chip_of(request.capability), []
+    if not (request.jailed and request.device == "cuda" and chip):
+        return
+    for file in request.sources:
+        problem = load_problem(file.problem)
+        source = Source(problem.id, file.data, policy=request.policy)
+        cases = problem.benchmarks_on("cuda")
+        fits = (c for c in cases if speed.naive_bytes(problem, c) < chip.memory_bytes)
+        timed = [next(fits, cases[-1]), *(problem.memory_cases("cuda") or ())]
+        calls = [Call.of(problem, case, problem.outputs) for case in timed]
+        if problem.uses_triton:
+            compilers.append(Compilers(problem, source, calls, 1, request.capability))
+    for compiler in compilers:
+        compiler.wait(_COMPILE_S)
 
 
 def _workers_ahead(request: MeasureRequest, emit: Callable[[Event], None]) -> WorkersAhead:
@@ -92,7 +124,9 @@ def _workers_ahead(request: MeasureRequest, emit: Callable[[Event], None]) -> Wo
         file.problem: [functools.partial(submission_worker, file, request, held=True)] * blocks
         for file in request.sources
     }
-    return WorkersAhead(functools.partial(baseline_worker, request.device, held=True), starts)
+    return WorkersAhead(
+        functools.partial(baseline_worker, request.device, held=True, differentiates=True), starts
+    )
 
 
 def _measure_all(

@@ -61,9 +61,8 @@ class Measurement:
         event = Phase(problem=self.problem.id, text=text, submission=submission)
         self.emit(event)
 
-    def _margin(self, case: Case, result: CallOutputs) -> float:
-        inputs = self.bench.inputs_of(self.problem, case, result)
-        return performance.verify(self.problem, case, inputs, result.outputs)
+    def _margin_of(self, case: Case) -> speed.MarginOf:
+        return functools.partial(performance.margin, self.problem, case, self.bench.device)
 
     # -- speed ----------------------------------------------------------------------------------
 
@@ -108,6 +107,10 @@ class Measurement:
         naive_extra = self._naive_memory() if bench.device == "cuda" else []
         for worker in held:
             worker.wait_for_imports()
+        for worker in held:  # side by side: what a context takes of the device is there from now on
+            worker.warm_up()
+        for worker in held:
+            worker.wait_for_start()
         overheads = {1: speed.overhead(bench, self.naive, problem, case, 1)}
         self._phase("speed of naive PyTorch")
         naive = [self._naive_block(case, overheads[1])]
@@ -127,7 +130,7 @@ class Measurement:
                             problem,
                             case,
                             overhead_s=overheads[1],
-                            margin_of=lambda result: self._margin(case, result),
+                            margin_of=self._margin_of(case),
                         )
                     )
             except CallFailed as error:
@@ -191,15 +194,16 @@ class Measurement:
             return None
         before = self._taken_before(cases)
         extra: list[int] = []
-        results: list[tuple[Case, CallOutputs]] = []
+        results: list[list[CallOutputs]] = []
         for case, timed in zip(cases, workers, strict=True):
             if device == "cuda":
                 memory.release(timed)
             taken, found = memory.extra_bytes(self.bench, timed, self.problem, case, before)
             extra.append(taken)
-            results += [(case, result) for result in found]
+            results.append(found)
         # The oracle's own memory would count while the submission's is read.
-        margin = max(self._margin(case, result) for case, result in results)
+        pairs = zip(cases, results, strict=True)
+        margin = max(self._margin_of(case)(found) for case, found in pairs)
         figures = performance.memory_figures(self.problem, cases, extra, naive_extra, device)
         return memory_evidence(figures, margin)
 
@@ -268,6 +272,7 @@ def submission_worker(file: SourceFile, request: MeasureRequest, **settings: boo
     """Start a worker with a submitted file and return at once."""
     problem = load_problem(file.problem)
     options = {"operators": opened(problem) if request.policy else None} | settings
+    options["differentiates"] = bool(problem.gradients)
     return _worker(file.data, problem.file, problem.entry, request.device, **options)
 
 

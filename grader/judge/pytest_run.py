@@ -80,6 +80,12 @@ class PytestRun:
             self._has_gpu = self._gpu.enter_context(lock)
         return self._has_gpu or uuid is None
 
+    def _leave_gpu(self) -> None:
+        for run in self.runs.values():
+            run.sessions.leave_gpu()
+        self._gpu.close()
+        self._has_gpu = False
+
     def close(self) -> None:
         """End all workers and leave the GPU to others."""
         for run in self.runs.values():
@@ -127,7 +133,7 @@ class PytestRun:
         for of_problem in waiting.values():
             run = self.run(of_problem[0].whole)
             pairs = [(at.check, at.case) for at in of_problem]
-            run.sessions.compile(pairs, at_once=self.have_gpu(wait_s=0.0))
+            run.sessions.compile(pairs)
 
     def run(self, problem: Problem) -> ProblemRun:
         """Return the run of a problem, whose file is read once."""
@@ -154,6 +160,7 @@ class PytestRun:
             budget,
             have_gpu=lambda: self.have_gpu(device_lock.WAIT_S),
             compile_workers=asked.compile_workers if asked else 1,
+            capability=asked.capability if asked else None,
         )
         how = {"compiles_ahead": True, "shrinks": 2, "kernels": asked and asked.kernels}
         how["chips"] = asked.chips if asked else ()
@@ -200,6 +207,7 @@ class PytestRun:
         of the judge's own.
         """
         causes: dict[Any, CauseFound] = {}
+        self._leave_gpu()  # work is counted on the machine
         for problem_id, run in self.runs.items():
             if counts and self.counts_work(run.problem):
                 self.send(WorkCounted(evidence=run.count_work()))

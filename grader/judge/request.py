@@ -39,9 +39,11 @@ class Request:
 
     def of_child(self) -> dict[str, Any]:
         """Return what each process of the judge is asked with, see `ChildRequest`."""
+        capability = self.environment.capability
         return {
             "device": self.environment.device,
             "device_uuid": self.environment.device_uuid,
+            "capability": 10 * capability[0] + capability[1] if capability else None,
             "policy": self.policy,
             "jailed": self.jailed,
         }

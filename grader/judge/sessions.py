@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from grader.isolate.compiled import Call
 from grader.isolate.compilers import Compilers
 from grader.isolate.session import Budget, Session
 from grader.judge.case import CheckCase
@@ -16,8 +17,8 @@ from grader.spec.problem_tables import Check
 class Sessions:
     """Starts a session for the cases that need it; all share one budget.
 
-    Before one starts on the GPU, `have_gpu` is asked for it, and kernels are compiled by
-    `compile_workers`.
+    Before one starts on the GPU, of this `capability`, kernels are compiled by `compile_workers`,
+    and `have_gpu` is asked for it.
     """
 
     def __init__(
@@ -29,26 +30,24 @@ class Sessions:
         *,
         have_gpu: Callable[[], bool] = lambda: True,
         compile_workers: int = 1,
+        capability: int | None = None,
     ) -> None:
         self.budget = budget
         self._problem, self._source, self._device = problem, source, device
         self._have_gpu = have_gpu
-        self._compile_workers = compile_workers
+        self._compile_workers, self._capability = compile_workers, capability
         self._open: dict[tuple[str, bool], Session] = {}  # by entry, and whether on a GPU
-        self._to_compile: list[tuple[Check, Case]] = []
         self._compilers: Compilers | None = None
 
     def of(self, at: CheckCase) -> Session:
         """Return the session that runs a case: on the GPU where it should be and can be."""
         on_gpu = self._device == "cuda" and (at.case.gpu or not at.problem.uses_triton)
-        if on_gpu:
-            self._have_gpu()
-            self._begin_to_compile()
-        session = self.open(at.problem, on_gpu=on_gpu)
         if on_gpu and self._compilers is not None:
             compilers, self._compilers = self._compilers, None
             compilers.wait()
-        return session
+        if on_gpu:
+            self._have_gpu()
+        return self.open(at.problem, on_gpu=on_gpu)
 
     def open(self, problem: Problem, *, on_gpu: bool = False) -> Session:
         """Return the session of an entry point on the machine, or on the GPU."""
@@ -59,18 +58,22 @@ class Sessions:
             self._open[key] = Session(problem, self._source, **where)
         return self._open[key]
 
-    def compile(self, cases: list[tuple[Check, Case]], *, at_once: bool) -> None:
-        """Compile what cases on the GPU need, on several cores: `at_once`, or when it is had."""
-        self._to_compile = cases
-        if at_once:
-            self._begin_to_compile()
+    def compile(self, cases: list[tuple[Check, Case]]) -> None:
+        """Begin to compile what cases on the GPU need, and start the worker that will call it."""
+        problem = self._problem
+        if not problem.uses_triton or self._source.verdict is not None or self.budget.used_up():
+            return
+        valid = [(case, problem.judged(check)) for check, case in cases if case.invalid is None]
+        calls = [Call.of(problem, case, outputs) for case, outputs in valid]
+        where = (problem, self._source, calls)
+        self._compilers = Compilers(*where, self._compile_workers, self._capability)
+        self.open(problem, on_gpu=True).start()
 
-    def _begin_to_compile(self) -> None:
-        cases, self._to_compile = self._to_compile, []
-        wanted = cases and self._problem.uses_triton and self._source.verdict is None
-        if wanted and self.budget.used_up() is None:
-            where = (self._problem, self._source, cases)
-            self._compilers = Compilers(*where, self._compile_workers)
+    def leave_gpu(self) -> None:
+        """End the workers on the GPU."""
+        for (_, on_gpu), session in self._open.items():
+            if on_gpu:
+                session.close()
 
     def close(self) -> None:
         """End all workers."""

@@ -1,9 +1,7 @@
-"""Counts the kernels that a worker launches on a GPU, or lets them be compiled alone."""
+"""Counts the kernels that a worker launches on a GPU."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from grader.kernel.lines import kernel_line
@@ -49,16 +47,3 @@ def skip_while_idle(launches: Any) -> None:
         return None
 
     jit.JITFunction.run = run
-
-
-@contextlib.contextmanager
-def compile_only() -> Iterator[None]:
-    """While active, a launch compiles its kernel into Triton's cache and does not run it."""
-    from triton.runtime import jit
-
-    launch = jit.JITFunction.run
-    jit.JITFunction.run = lambda *args, **kwargs: launch(*args, **kwargs | {"warmup": True})
-    try:
-        yield
-    finally:
-        jit.JITFunction.run = launch

@@ -72,7 +72,8 @@ class ChildRequest(Record):
 
     `token` begins every line of its events: others may write into the pipe. `policy` says whether
     the source policy is in force, `jailed` whether workers are in a jail (grader/isolate/jail.py);
-    `device_uuid` is that of the GPU, where there is one.
+    `device_uuid` and `capability` (90 is compute capability 9.0) are those of the GPU, where there
+    is one.
     """
 
     device: Literal["cpu", "cuda"]
@@ -80,6 +81,7 @@ class ChildRequest(Record):
     token: str = Field(default_factory=secrets.token_hex)
     jailed: bool = False
     device_uuid: str | None = None
+    capability: int | None = None
 
 
 class TestRequest(ChildRequest):

@@ -6,8 +6,8 @@ are copied into private memory; t1. The time of a call is (t1 - t0 - overhead) /
 being the same with a trusted worker that computes nothing. On a CPU the CPU time of the worker and
 of all that it started takes the place of the wall clock: threads do not shorten it, neighbours
 hardly lengthen it, and processes beside the worker end the measurement, since one that is gone may
-have been missed. Every output is verified later. Nothing that runs in the submission's process can
-see inputs before t0, change outputs after t1, or touch the clock.
+have been missed. Of every call a share is verified later. Nothing that runs in the submission's
+process can see inputs before t0, change outputs after t1, or touch the clock.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from grader.isolate.sandbox import Sandbox
 from grader.isolate.session import Budget
 from grader.isolate.usage import CpuTime, Tree, UsageMonitor
 from grader.spec.cases import Case
-from grader.spec.inputs import Inputs, make_inputs
+from grader.spec.inputs import make_inputs
 from grader.spec.problem import Problem
 from grader.spec.protocol import Ended, Reply, Status, failed
+from grader.timing import share
 from grader.timing.drawn import drawn_inputs
 
 FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200, the largest there is
@@ -48,10 +49,14 @@ class CallFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class CallOutputs:
-    """What one call computed, by the name of the output, and the seed of its inputs."""
+    """What one call computed, by the name of the output, and the seed of its inputs.
+
+    Of a go of several calls only heads or rows that were `drawn`, see `share`.
+    """
 
     seed: int
     outputs: dict[str, torch.Tensor]
+    drawn: torch.Tensor | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -154,10 +159,6 @@ class Bench:
         inputs = make_inputs(problem, case, 0, self.device)
         return place(case, inputs, problem.returns + problem.gradients)
 
-    def inputs_of(self, problem: Problem, case: Case, result: CallOutputs) -> Inputs:
-        """Make the inputs of a call again."""
-        return drawn_inputs(problem, case, result.seed, self.device)
-
     def go(
         self,
         timed: Timed,
@@ -213,10 +214,12 @@ class Bench:
             dataclasses.replace(view, offset_bytes=view.offset_bytes - layout.inputs_end)
             for view in layout.outputs
         ]
-        return clock.seconds, [
-            CallOutputs(seed, {view.name: view.of(raw) for view in views})
-            for seed, raw in zip(seeds, outputs, strict=True)
-        ]
+        results = []
+        for seed, raw in zip(seeds, outputs, strict=True):
+            drawn = share.draw(case, sets, self.device)
+            found = share.of(case, {view.name: view.of(raw) for view in views}, drawn)
+            results.append(CallOutputs(seed, found, drawn))
+        return clock.seconds, results
 
     @contextlib.contextmanager
     def _memory(self, size: int) -> Any:

@@ -1,7 +1,7 @@
 """Times an answer, naive PyTorch and PyTorch's own kernels in turns: a process of the judge's.
 
 It measures as grader/judge/measure.py does: in workers of their own, with inputs that are new in
-each call, by the judge's clock, and all outputs are verified. Nothing is scored.
+each call, by the judge's clock, and outputs are verified. Nothing is scored.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class _Race:
                 layout = self._bench.layout(runner.problem, runner.case)
                 go = (self._bench, runner.timed, runner.problem, runner.case, layout)
                 _, results = Bench.go(*go)
-                margin = max(self._margin(runner, result) for result in results)
+                margin = self._margin(runner, results)
                 if not margin <= 1.0:
                     left_out.append(f"{runner.name}: its error is {margin:.2g} x the allowed one")
                     continue
@@ -233,9 +233,8 @@ class _Race:
             self._overheads[key] = speed.overhead(*given)
         return self._overheads[key]
 
-    def _margin(self, runner: _Runner, result: CallOutputs) -> float:
-        inputs = self._bench.inputs_of(runner.problem, runner.case, result)
-        return performance.verify(runner.problem, runner.case, inputs, result.outputs)
+    def _margin(self, runner: _Runner, results: list[CallOutputs]) -> float:
+        return performance.margin(runner.problem, runner.case, self._bench.device, results)
 
     def _release(self, runner: _Runner) -> None:
         """Let a trusted worker give back what it keeps: naive's scores fill a GPU."""

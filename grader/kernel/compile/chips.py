@@ -71,6 +71,20 @@ EVERY_CHIP = {  # what `compile_calls` can be asked for
         Chip("AMD Instinct MI355X", 950, 256, 288 * 2**30, 4 * 2**20, 163840, 163840),
     )
 }  # fmt: skip
+
+
+def chip_of(capability: int | None) -> Chip | None:
+    """Return the chip of a capability; where it is not listed, the next older one under its name.
+
+    None where there is none.
+    """
+    if capability in EVERY_CHIP or capability is None:
+        return EVERY_CHIP.get(capability or 0)
+    older = [known for known in EVERY_CHIP if known < capability and not is_amd(known)]
+    chip = EVERY_CHIP[max(older)] if older and not is_amd(capability) else None
+    return dataclasses.replace(chip, capability=capability) if chip else None
+
+
 CHIPS = {capability: EVERY_CHIP[capability] for capability in JUDGED}
 
 

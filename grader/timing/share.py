@@ -1,0 +1,58 @@
+"""The share of a timed go that is verified: of each of its calls heads, or rows, drawn afterwards.
+
+Together they are as many as one call has, and one of each call at least: a submission that leaves a
+part f of its calls out stays unseen in a go with a chance of (1 - f) to the power of that number.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+
+import torch
+
+from grader.spec.cases import Case
+
+_SHARED = "w"  # by all rows of a call
+
+
+def draw(case: Case, calls: int, device: str) -> torch.Tensor | None:
+    """Return the numbers of the heads of K and V, or rows, that are verified of one of `calls`.
+
+    None is all of them. They are drawn where they are used: a draw on the CPU starts threads there.
+    """
+    if calls == 1:
+        return None
+    count = case.rows or case.num_kv_heads
+    generator = torch.Generator(device).manual_seed(secrets.randbits(63))
+    numbers = torch.randperm(count, generator=generator, device=device)
+    return numbers[: math.ceil(count / calls)]
+
+
+def of(
+    case: Case, tensors: dict[str, torch.Tensor], drawn: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """Return what of each tensor belongs to what was drawn: copies, or all as it is.
+
+    With a head of K and V go those of the queries in its group.
+    """
+    if drawn is None:
+        return tensors
+    count, found = case.rows or case.num_kv_heads, {}
+    for name, tensor in tensors.items():
+        axis = 0 if case.rows or tensor.dim() == 1 else 1
+        if name != _SHARED:
+            places = torch.arange(tensor.shape[axis], device=drawn.device).view(count, -1)
+            tensor = tensor.index_select(axis, places[drawn].flatten())
+        found[name] = tensor
+    return found
+
+
+def joined(case: Case, calls: Sequence[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
+    """Return heads of several calls as those of one; rows are left apart, since `w` is."""
+    if case.rows or len(calls) == 1:
+        return list(calls)
+    names = calls[0]
+    axes = {name: 0 if tensor.dim() == 1 else 1 for name, tensor in names.items()}
+    return [{name: torch.cat([call[name] for call in calls], axes[name]) for name in names}]
