@@ -332,6 +332,12 @@ def test_a_grid_may_be_a_list(grid: Any) -> None:
     assert torch.equal(y, 2 * x)
 
 
+def test_of_an_empty_grid_nothing_runs() -> None:
+    x, y = torch.ones(N), torch.full((N,), 7.0)
+    doubled[(0,)](x, y, 16)
+    assert torch.equal(y, torch.full((N,), 7.0))
+
+
 def test_a_grid_is_no_number() -> None:
     with pytest.raises(Exception) as caught:
         doubled[2](numbers(), torch.zeros(N), 16)

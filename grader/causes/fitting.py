@@ -15,6 +15,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 import reference
+from grader.causes.outputs import NEXT_TO_MINUS_INF
 from grader.checks.correctness import Expected, element_errors
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
@@ -30,7 +31,6 @@ _NEXT_TO_IT = 0.1  # of the distance between a mistake and the truth
 # An output of so few numbers follows a mistake if it is so near, relative to it and to how far it
 # is from the truth.
 _FEW, _NEXT_TO_FEW = 16, 0.03
-_NEXT_TO_MINUS_INF = -1e4  # with which some begin a maximum; no right number is that small
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
 # Where nearly all elements stop short of a mistake by the same share of the way, it is another one:
 # delta / head_dim is not delta left out.
@@ -159,7 +159,7 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     infinite = mistaken.isinf()
     if infinite.any():
         # So far down is what stands for -inf.
-        as_far = (got == mistaken) | (mistaken < 0.0) & (got <= _NEXT_TO_MINUS_INF)
+        as_far = (got == mistaken) | (mistaken < 0.0) & (got <= NEXT_TO_MINUS_INF)
         follows = torch.where(infinite, as_far, follows)
     apart = moved > (_APART if close is expected else _APART_IF_EXACT)
     # What is infinite agrees with much: a sum of nothing, a maximum of nothing.

@@ -12,6 +12,8 @@ from grader.spec.inputs import Inputs
 from reference.variants import Case as Known
 from reference.variants import case_of
 
+NEXT_TO_MINUS_INF = -1e4  # with which some begin a maximum; no right number is that small
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outputs:

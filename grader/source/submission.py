@@ -30,6 +30,7 @@ from grader.source.feeding import (
     lines_setting,
     works_with,
 )
+from grader.source.functions import is_reached
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, loops_around
 from grader.source.policy.rules import violations
@@ -396,14 +397,4 @@ def _untouched_stub(problem: Problem, tree: ast.Module, text: str) -> tuple[int,
         return None
     entries = {problem.entry, *([problem.bridge.entry] if problem.bridge else [])}
     number = raised[0][0]
-    return (number, "") if _reached(tree, entries, number) else None
-
-
-def _reached(tree: ast.Module, entries: set[str], line: int) -> bool:
-    """Whether a line lies in one of these functions, or in one that they name, and so on."""
-    bodies = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    known: set[str] = set()
-    while more := (entries & bodies.keys()) - known:
-        known |= more
-        entries = {n.id for name in more for n in ast.walk(bodies[name]) if isinstance(n, ast.Name)}
-    return any(bodies[n].lineno <= line <= (bodies[n].end_lineno or 0) for n in known)
+    return (number, "") if is_reached(tree, entries, number) else None

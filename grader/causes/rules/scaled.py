@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from grader.causes.outputs import Outputs, factors_of
+from grader.causes.outputs import NEXT_TO_MINUS_INF, Outputs, factors_of
 from grader.causes.rules.fitted_logits import other_logit
 from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import find_differences
@@ -61,15 +61,17 @@ def scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
 
 
 def infinite(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
-    """Say that lse is infinite everywhere, as it is of a state that never changes.
+    """Say that lse is infinite everywhere, or the number that stands for -inf.
 
-    Of the rows of a matrix also where it is infinite or NaN: of others NaN was seen as it came.
+    So it is of a state that never changes. Of the rows of a matrix also where it is infinite or NaN: of others NaN was seen as it came.
     """
     lse, truth = wrong.got.get("lse"), wrong.expected.truth.get("lse")
-    if "lse" not in names or not truth.isfinite().all() or lse.isfinite().any():
+    if "lse" not in names or not truth.isfinite().all():
         return None
-    if (lse == -math.inf).all():
+    if (lse <= NEXT_TO_MINUS_INF).all():
         return by_numbers("LSE-INFINITE")
+    if lse.isfinite().any():
+        return None
     return by_numbers("LSE-INFINITE", variant="plus") if wrong.case.rows is not None else None
 
 

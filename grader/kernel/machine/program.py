@@ -256,10 +256,10 @@ class Program(Translation):
         most = min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
         at_once = 1 if self._waits else max(1, most)
         chosen = arange(programs) if only is None else torch.tensor(only)
-        for some_programs in chosen.split(at_once):
+        for first in range(0, len(chosen), at_once):  # of an empty grid nothing runs
             state.take(1)
             some = env.copy()
-            some[0] = some_programs
+            some[0] = chosen[first : first + at_once]
             self.call(self.module.entry, some)
         for one in memories:
             if exact is not None and one.exact is not None and one.may_change:
