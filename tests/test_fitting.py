@@ -73,12 +73,12 @@ class Made:
 def wholly(wrong, result):
     """The fit when every output is compared, each by itself."""
 
+    def compared(close):
+        names = [name for name in result.expected.truth if name in wrong]
+        return [fitting._compare(name, wrong[name].clone(), result, close) for name in names]
+
     def share(close):
-        parts = [
-            fitting._compare(name, wrong[name].clone(), result, close)
-            for name in result.expected.truth
-            if name in wrong
-        ]
+        parts = compared(close)
         changed = sum(part.changed for part in parts)
         if not changed:
             return None
@@ -89,7 +89,9 @@ def wholly(wrong, result):
         return Fit.EXACTLY
     found = share(result.expected)
     if found is None:
-        return Fit.SILENT
+        parts = compared(result.expected)
+        infinite = all(p.consistent for p in parts) and any(p.is_infinite for p in parts)
+        return Fit.INFINITE if infinite else Fit.SILENT
     if found == 1.0:
         return Fit.EXACTLY if result.expected.precision == "fp32" else Fit.WHOLE
     return Fit.PARTLY if found >= 0.75 else Fit.CONTRADICTED

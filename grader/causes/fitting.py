@@ -42,9 +42,10 @@ class Fit(enum.IntEnum):
 
     CONTRADICTED = 0  # it would have changed what is not changed so
     SILENT = 1  # it makes no difference on this case
-    PARTLY = 2  # most of what it changes is as it has it, the rest is right
-    WHOLE = 3  # all is as the mistake has it
-    EXACTLY = 4  # the same, to fp32 rounding
+    INFINITE = 2  # all that it changes becomes infinite, as many mistakes have it
+    PARTLY = 3  # most of what it changes is as it has it, the rest is right
+    WHOLE = 4  # all is as the mistake has it
+    EXACTLY = 5  # the same, to fp32 rounding
 
 
 class _Comparison(NamedTuple):
@@ -53,6 +54,7 @@ class _Comparison(NamedTuple):
     consistent: bool  # every element is right, as the mistake has it, or left open by it
     changed: int  # elements that the mistake makes plainly wrong
     followed: int  # of these, how many are as it has them
+    is_infinite: bool  # whether it makes elements infinite, which count for neither
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +110,10 @@ def _fit(wrong: dict[str, torch.Tensor], result: Result) -> Fit:
             return Fit.EXACTLY
     share = _share_explained(wrong, result, result.expected)
     if share is None:
-        return Fit.SILENT
+        names = result.expected.truth.keys() & wrong
+        compared = [result.compared(n, wrong[n], result.expected) for n in names]
+        infinite = any(c.is_infinite for c in compared) and all(c.consistent for c in compared)
+        return Fit.INFINITE if infinite else Fit.SILENT
     if share == 1.0:
         return Fit.EXACTLY if result.expected.precision == "fp32" else Fit.WHOLE
     return Fit.PARTLY if share >= _MOST else Fit.CONTRADICTED
@@ -167,7 +172,8 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     consistent = bool((result.right[name] | follows | undetermined).all())
     consistent = consistent and not _plainly_right(got, truth, mistaken, moved)
     consistent = consistent and not _stops_short(got, truth, mistaken, apart & follows)
-    return _Comparison(consistent, int(apart.sum()), int((apart & follows).sum()))
+    changed, followed = int(apart.sum()), int((apart & follows).sum())
+    return _Comparison(consistent, changed, followed, bool(infinite.any()))
 
 
 def _plainly_right(

@@ -94,7 +94,7 @@ class KnownMistakes:
                 continue
             fit, variant = best_fit(self._mistakes[id], wrong.case, wrong.inputs, result)
             fits[place] = fit
-            if fit > Fit.SILENT:
+            if fit > Fit.INFINITE:
                 self._shown.setdefault(id, variant)
 
     def hypotheses(self) -> list[Hypothesis]:
@@ -110,7 +110,9 @@ class KnownMistakes:
         fits, mistake = self._fits[id], self._shown[id]
         figures = {"tile": mistake.tile or "tile_k", **mistake.figures}
         text = entry_of(id).said(figures, mistake.variant)
-        shown = frozenset(place for place, fit in fits.items() if fit > Fit.SILENT)
+        # An infinite result is one more place of a mistake that numbers show elsewhere.
+        least = Fit.INFINITE if max(fits.values()) >= Fit.WHOLE else Fit.PARTLY
+        shown = frozenset(place for place, fit in fits.items() if fit >= least)
         against = frozenset(place for place, fit in fits.items() if fit is Fit.CONTRADICTED)
         kind = Kind.NUMBERS if id in _SAY_LITTLE else Kind.PREDICTED
         return Hypothesis(id, kind, text, shown, against=against)

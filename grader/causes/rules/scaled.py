@@ -61,9 +61,10 @@ def scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
 
 
 def infinite(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
-    """Say that lse is infinite everywhere, or the number that stands for -inf.
+    """Say that lse is infinite everywhere, or at the number that stands for -inf.
 
-    So it is of a state that never changes. Of the rows of a matrix also where it is infinite or NaN: of others NaN was seen as it came.
+    A state that never changes gives that. Of the rows of a matrix also where lse is infinite or
+    NaN: of others NaN was seen as it came.
     """
     lse, truth = wrong.got.get("lse"), wrong.expected.truth.get("lse")
     if "lse" not in names or not truth.isfinite().all():
