@@ -1,6 +1,7 @@
 """Which lane asks for which bytes, how many sectors that takes, and what the report shows of it."""
 
 import itertools
+import json
 import re
 
 import pytest
@@ -22,7 +23,7 @@ from grader.source.submission import Source
 from grader.spec.cases import resolve
 from grader.spec.grade_record import CheckResult, GradeRecord
 from grader.spec.kernel_report import PredictedCall, Prediction
-from grader.spec.problem import load_problem
+from grader.spec.problem import ROOT, load_problem
 from tests.exports import NAMES, record
 from tests.harness import whole_answer
 from tests.unusual import ANSWERS
@@ -283,3 +284,14 @@ def test_the_report_says_why_nothing_is_predicted():
 def test_one_row_is_predicted_too():
     (launch,) = predicted_of("p02", resolve({"rows": 1, "cols": 64}, "fp32", "")).launches
     assert launch.programs == 1 and launch.times and not launch.unknown
+
+
+def test_what_the_page_says_was_counted_is_in_the_record():
+    record = json.loads((ROOT / "docs" / "records" / "sectors-h100-2026-11-27.json").read_text())
+    page = " ".join((ROOT / "docs" / "predict.md").read_text("utf-8").split())
+    each = {name: k["load_sectors"] / k["load_requests"] for name, k in record["kernels"].items()}
+    answers = {each["p02-answer, 16384x4096"], each["p04-answer, 2,16,16,4096,128"]}
+    assert answers == {16.0} and "16.0 sectors per request of the loads of p02's and p04's" in page
+    apart = each["p02-rows_by_stride, 4096x8192, x transposed"]
+    assert apart == pytest.approx((8 * 32 + 16) / 9)  # 32 of x, 16 of w and of what is dense
+    assert f"{apart:.1f} of those of p02_rows_by_stride" in page

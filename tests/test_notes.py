@@ -111,5 +111,23 @@ def test_numerics_are_no_worse_than_those_of_the_library_kernels():
                     assert error["worst"] <= most * theirs["worst"], (result["problem"], peer, name)
 
 
+def test_what_pages_say_of_limits_beside_peers_on_an_h100_is_in_the_record():
+    speeds: dict[tuple[str, str], list[float]] = {}
+    for result in json.loads(PEERS.read_text())["results"]:
+        ms = {row["id"]: row["median_ms"] for row in result["contenders"]}
+        for peer in ms.keys() & {"sdpa_cudnn", "flash_attention_4"}:
+            for which in (result["pass"], "any"):
+                speeds.setdefault((peer, which), []).append(ms[peer] / ms["limits"])
+    ranges = {key: f"{min(found):.2f} to {max(found):.2f}" for key, found in speeds.items()}
+    fa4, forward, backward, cudnn = (
+        ranges["flash_attention_4", "any"], ranges["flash_attention_4", "forward"],
+        ranges["flash_attention_4", "backward"], ranges["sdpa_cudnn", "any"],
+    )  # fmt: skip
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert f"at {fa4} of FlashAttention-4's speed, and at {cudnn} of cuDNN's" in readme
+    limits = " ".join((ROOT / "benchmarks" / "limits" / "README.md").read_text("utf-8").split())
+    assert f"at {forward} of FlashAttention-4's speed forward and at {backward} of it" in limits
+
+
 if __name__ == "__main__":
     NOTES.write_text(notes_with_tables(), encoding="utf-8")
