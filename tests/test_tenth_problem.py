@@ -243,7 +243,7 @@ def test_ten_steps_add_a_problem(tmp_path):
     (pages,) = commands_of(10)[:1]
     assert commands_of(10)[1:] == ["make check", "make test"]
     said = copy.run(pages)
-    assert "| plain, half, ragged_rows, strides, arguments |\n" in said
+    assert "| plain, half, ragged_rows, strides, arguments, work |\n" in said
     checked = ["tests/test_mistakes.py", "tests/test_given.py"]
     options = [shlex.split(line) for step in (7, 8, 9) for line in commands_of(step)]
     chosen = {name for words in options for name in words if name.startswith("tests/")}

@@ -34,6 +34,7 @@ _SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives")
 _OWN = (
     *("grader/__init__.py", "grader/base", "grader/kernel", "grader/isolate", "problems/given"),
     *("grader/spec/__init__.py", "grader/spec/cases.py", "grader/spec/protocol.py"),
+    "grader/spec/kernel_report.py",
 )
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _DRIVER = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")

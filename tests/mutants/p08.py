@@ -80,7 +80,7 @@ MUTANTS = (
     # -- the forward pass -------------------------------------------------------------------------
     _MUTANT('no rescale', ('forward',), ((RESCALE + 'new_max)', 'rescale = tl.where(running_max == float("-inf"), 0.0, 1.0)'),), 'RESCALE-MISSING'),
     _MUTANT('lse in base 2', ('plain',), (('lse = (running_max + tl.log2(running_sum)) * LN_2', 'lse = running_max + tl.log2(running_sum)'),), 'BACKWARD-LSE-BASE-2'),
-    _MUTANT('softmax_scale ignored', ('scale',), ((' if softmax_scale is None else float(softmax_scale)\n', '\n'),), 'SCALE-OPTION-IGNORED', keeps=0.6),
+    _MUTANT('softmax_scale ignored', ('scale',), (('lse = gqa_forward(q, k, v, softmax_scale)', 'lse = gqa_forward(q, k, v, softmax_scale := default_scale(None, q.shape[3]))'),), 'SCALE-OPTION-IGNORED', step=2, keeps=0.6),
     # -- delta ------------------------------------------------------------------------------------
     _MUTANT("delta left out", ("plain",), ((DP_T, "dp_t"), (DP, "dp")), "DELTA-MISSING"),
     _MUTANT('delta left out for dq', ('plain',), ((DP, 'dp'),), 'DELTA-MISSING-DQ', step=3, keeps=0.5),
@@ -139,7 +139,7 @@ MUTANTS = (
     # -- groups and heads -------------------------------------------------------------------------
     _MUTANT('first head of the group', ('groups',), ((_MEMBERS, 'for member in range(1):'),), 'GROUP-FIRST-HEAD', keeps=0.6),
     _MUTANT('last head of the group', ('groups',), ((_HEAD_DELTA, _NEW_DV + '        dk = tl.zeros_like(dk)\n'),), 'GROUP-LAST-HEAD', step=6, keeps=0.6),
-    _MUTANT('option ignored in the backward pass', ('scale',), (('ctx.softmax_scale)', 'default_scale(None, q.shape[3]))', 2),), 'BACKWARD-SCALE-OPTION-IGNORED', keeps=0.6),
+    _MUTANT('option ignored in the backward pass', ('scale',), (('ctx.softmax_scale = softmax_scale', 'ctx.softmax_scale = default_scale(None, q.shape[3])'),), 'BACKWARD-SCALE-OPTION-IGNORED', step=2, keeps=0.6),
     _MUTANT('exp for exp2 in dq', ('dq',), ((_DQ_LSE, _DQ_LSE.replace('exp2', 'exp')),), 'DQ-EXP-WITH-LOG2E'),
     _MUTANT('exp2 of natural units', ('plain',), ((P_T_LSE, 'scores_t * (scale_log2 / LOG2_E) - lse[None, :]'), (_DQ_LSE, 'p = tl.exp2(scores / LOG2_E - lse[:, None])')), 'BACKWARD-EXP2-WITHOUT-LOG2E'),
     _MUTANT('exp2 of natural units in dq', ('dq', 'plain'), ((_DQ_LSE, 'p = tl.exp2(scores / LOG2_E - lse[:, None])'),), 'DQ-EXP2-WITHOUT-LOG2E'),
