@@ -4,6 +4,7 @@ import ast
 
 import pytest
 
+from grader.source import submission
 from grader.source.loops import loops_around
 from grader.source.steps import given_digest, step_regions
 from grader.source.submission import Source, read_source
@@ -213,3 +214,13 @@ def test_the_given_code_is_that_of_which_the_manifest_has_the_hash(problem):
         text = (folder / problem.id / problem.file).read_text(encoding="utf-8")
         expected = f'{problem.id}: write given_code = "{given_digest(text)}" in problem.toml'
         assert problem.given_code == given_digest(text), expected
+
+
+def test_a_stub_of_an_earlier_release_keeps_its_steps(monkeypatch):
+    stub = (PROBLEMS / P04.id / P04.file).read_text("utf-8")
+    text = stub.replace("import torch\n", "import torch  # as it was before\n", 1)
+    source = submission.examine(P04, text.encode())
+    assert not source.keeps_given
+    before = P04.model_copy(update={"given_code_before": (given_digest(text),)})
+    monkeypatch.setattr(submission, "load_problem", lambda id: before)
+    assert source.keeps_given

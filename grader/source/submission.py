@@ -95,8 +95,9 @@ class Source:
 
     @property
     def keeps_given(self) -> bool:
-        """Whether the code outside of all steps is that of the stub."""
-        return given_digest(self._text) == load_problem(self.problem_id).given_code
+        """Whether the code outside of all steps is that of the stub, of this release or before."""
+        problem = load_problem(self.problem_id)
+        return given_digest(self._text) in (problem.given_code, *problem.given_code_before)
 
     def lines_of_step(self, step: int) -> tuple[int, int] | None:
         """Return the first and the last line of code of a step, None where it has none."""

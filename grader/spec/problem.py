@@ -58,6 +58,7 @@ class Problem(Table):
     gradients: ListOf[str] = ()
     given: ListOf[str] = ()  # modules of the package `given` that a submission may import
     given_code: str = ""  # the hash of the stub outside of its steps: see `given_digest`
+    given_code_before: ListOf[str] = ()  # of stubs of earlier releases, which still work
     bonus: bool
     points: PointTable
     rests_on: RestsOn
