@@ -80,6 +80,8 @@ def other_products(wrong: Outputs) -> Sighting | None:
     """Say of which products of x and w, or of which of the two alone, y is the sum."""
     if wrong.case.rows is None or "y" not in wrong.got or wrong.case.rows < _FEWEST:
         return None
+    if not {"x", "w"} <= wrong.inputs.all.keys():  # of another problem on rows
+        return None
     x, w = (wrong.inputs.all[name].double() for name in ("x", "w"))
     y, truth = wrong.got["y"].double(), wrong.expected.truth["y"]
     sums = {"x * w": x @ w, "x": x.sum(1), "x * x": (x * x).sum(1), "w": w.sum() + 0.0 * x[:, 0]}
