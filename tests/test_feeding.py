@@ -1,9 +1,11 @@
 """Which lines of steps feed a line of given code."""
 
 import ast
+import time
 
 import pytest
 
+from grader.source import feeding
 from grader.source.feeding import Spot, lines_feeding
 from grader.source.submission import Source
 from grader.spec.causes import entries
@@ -261,3 +263,26 @@ def test_what_of_a_line_a_cause_is_of_is_one_that_is_followed():
     parts |= {"before", "after", "offset", "weights"}
     said = {part for entry in entries().values() for part in entry.part.split("+")}
     assert said - {""} == parts
+
+
+@pytest.mark.parametrize(
+    ("passed", "pair"),
+    [
+        ("b, a, c", ("a", "b")),
+        ("c=a, b=b, a=c", ("c", "a")),
+        ("b, c, a", None),  # a rotation is no exchange
+        ("a, b, c)\n    f(b, a, c", None),  # it may be meant for both
+    ],
+)
+def test_two_arguments_that_stand_in_each_other_s_places(passed, pair):
+    tree = ast.parse(f"def f(a, b, c): pass\ndef g():\n    f({passed})\n")
+    found = feeding.exchanged(tree)
+    assert (found and (found.one, found.other)) == pair
+
+
+def test_a_call_of_thousands_of_arguments_is_read_at_once():
+    names = [f"a{n}" for n in range(20_000)]
+    text = f"def f({', '.join(names)}): pass\ndef g():\n    f({', '.join(reversed(names))})\n"
+    tree, start = ast.parse(text), time.process_time()
+    assert feeding.exchanged(tree) is None  # several pairs
+    assert time.process_time() - start < 5.0

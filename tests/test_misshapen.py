@@ -61,7 +61,11 @@ def test_an_error_of_its_own_stays_what_it_is(problem, old, new):
 
 
 @pytest.mark.parametrize(
-    "shapes", ["", "[[", "[" * 1500, '[[1,{"x":1}]]', "[1]", '[[9,{"k_tile":["x"]}]]']
+    "shapes",
+    [
+        *("", "[[", "[" * 1500, '[[1,{"x":1}]]', "[1]", '[[9,{"k_tile":["x"]}]]'),
+        *('[[Infinity,{"k_tile":[1]}]]', "[[1e999,{}]]", '[[9,{"q_tile":"text"}]]', "[[9,[[1]]]]"),
+    ],
 )
 def test_what_a_submission_has_tampered_with_names_nothing(shapes):
     reply = Reply(1, Status.EXCEPTION, line=9, error_type="RuntimeError", shapes=shapes)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from typing import Any
+from collections.abc import Mapping, Sequence
+
+from pydantic import TypeAdapter, ValidationError
 
 from grader.checks.outcome import CaseOutcome
 from grader.source.feeding import Spot
 from grader.source.submission import Source
 from grader.spec.problem import Problem
 from grader.spec.protocol import Reply
+
+_Size = int | list[int]
+_Functions = TypeAdapter(list[tuple[int, dict[str, _Size]]])  # their lines, and what names hold
 
 
 def of_error(
@@ -21,8 +25,8 @@ def of_error(
     None where all that the steps had made by then has the shapes that are due, or is not known.
     """
     try:
-        functions = [(int(line), dict(names)) for line, names in json.loads(reply.shapes)]
-    except (ValueError, TypeError, RecursionError):  # none, or the submission has tampered with it
+        functions = _Functions.validate_json(reply.shapes, strict=True)
+    except ValidationError:  # none, or the submission has tampered with it
         return None
     for number, step in enumerate(problem.steps, start=1):
         for name, shape in step.shapes.items():
@@ -53,13 +57,13 @@ def of_return(failure: CaseOutcome, reply: Reply, source: Source, entry: str) ->
     return dataclasses.replace(failure, line=line, spot=Spot(line, located=True))
 
 
-def _due(shape: str, names: dict[str, Any]) -> tuple[int, ...] | None:
+def _due(shape: str, names: Mapping[str, _Size]) -> tuple[int, ...] | None:
     """Return the sizes that problem.toml asks for; None where a name in them is not known."""
     try:
-        return tuple(eval(shape, {"__builtins__": {}}, names))
+        return tuple(eval(shape, {"__builtins__": {}}, names))  # the set's own text, of integers
     except (NameError, TypeError, IndexError):
         return None
 
 
-def _said(sizes: Any) -> str:
+def _said(sizes: Sequence[int]) -> str:
     return f"({', '.join(map(str, sizes))}{',' * (len(sizes) == 1)})"

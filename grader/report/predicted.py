@@ -11,9 +11,8 @@ from grader.spec.kernel_report import Access, PredictedCall, Prediction
 
 GPU_NAMES = ("A100", "H100", "H200")
 BAND = (
-    "Half of the predictions for an H100 that were checked were within 7 %, nine of ten within"
-    " 21 %; an A100 and an H200 were never measured. What PyTorch does beside the kernels is left"
-    " out. See docs/predict.md."
+    "docs/predict.md says how far predictions for an H100 were off; an A100 and an H200 were never"
+    " measured. What PyTorch does beside the kernels is left out."
 )
 _APART = 1.5  # times the sectors that would do: fewer are not worth a word
 

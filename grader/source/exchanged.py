@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -33,11 +32,12 @@ def exchanged_in(tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> 
             continue
         passed = [*zip(parameters_of(function), call.args, strict=False)]
         passed += [(k.arg or "", k.value) for k in call.keywords]
-        named = [(name, a) for name, a in passed if isinstance(a, ast.Name)]
+        named = {name: a for name, a in passed if isinstance(a, ast.Name)}
+        places = {name: place for place, name in enumerate(named)}
         pairs = [
-            Exchanged(a.lineno, function.name, one, other)
-            for (one, a), (other, b) in itertools.combinations(named, 2)
-            if one != other and (a.id, b.id) == (other, one)
+            Exchanged(a.lineno, function.name, one, a.id)
+            for one, a in named.items()
+            if places[one] < places.get(a.id, 0) and named[a.id].id == one
         ]
         found += pairs
         straight |= set() if pairs else {function.name}

@@ -96,8 +96,8 @@ class Source:
     @property
     def keeps_given(self) -> bool:
         """Whether the code outside of all steps is that of the stub, of this release or before."""
-        problem = load_problem(self.problem_id)
-        return given_digest(self._text) in (problem.given_code, *problem.given_code_before)
+        known = load_problem(self.problem_id)
+        return given_digest(self._text) in (known.given_code, *known.given_code_before)
 
     def lines_of_step(self, step: int) -> tuple[int, int] | None:
         """Return the first and the last line of code of a step, None where it has none."""
@@ -317,10 +317,9 @@ def _examine(problem: Problem, data: bytes, *, policy: bool) -> Source:
         if binds(tree, problem.entry):  # an alias, a decorated object: the worker finds out
             return Source(problem.id, data, next_step=step, other_release=other)
         names = ", ".join(f.name for f in functions) or "no functions"
-        headline = f"no function {problem.entry!r}: got {names}, expected {problem.signature}"
         alike = next(filter(None, (look_alike(f.name, problem.entry) for f in functions)), None)
-        if alike is not None:
-            headline = f"no function {problem.entry!r}: {alike}"
+        said = alike or f"got {names}, expected {problem.signature}"
+        headline = f"no function {problem.entry!r}: {said}"
         return bad(Verdict.ERROR, headline, data=data)
     difference = signature_difference(entry, problem.signature)
     if difference:
