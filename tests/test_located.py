@@ -43,6 +43,51 @@ SLIPS = {
         ("k.stride()[:3], v.stride()[:3]", "k.stride()[:3], k.stride()[:3]"),
         ("WRONG-STRIDE", 2, "q, k, v, out, lse, q.stride()"),
     ),
+    "a grid without the tiles": (
+        ("p03", "batch_heads"),
+        ('(batch * num_q_heads * triton.cdiv(seqlen_q, tiles["BLOCK_M"]),)', "(batch,)"),
+        ("HEADS-OF-NOBODY", 2, "grid = (batch,)"),
+    ),
+    "heads of another axis": (
+        ("p03", "batch_heads"),
+        ("(tl.program_id(0) // num_query_tiles)", "(tl.program_id(1) // num_query_tiles)"),
+        ("ROWS-STORED-TWICE", 3, ""),
+    ),
+    "rows of tiles that lie apart": (
+        ("p02", "plain"),
+        ("tl.program_id(0).to(tl.int64) * BLOCK_M", "tl.program_id(0).to(tl.int64) * 2 * BLOCK_M"),
+        ("ROWS-OF-NOBODY", 2, "row_ids ="),
+    ),
+    "a batch without its stride": (
+        ("p03", "batch_heads"),
+        ("q_ptr += batch * q_strides[0]", "q_ptr += batch"),
+        ("READ-ASTRAY", 3, "q_ptr"),
+    ),
+    "a head without its stride": (
+        ("p08", "batch_heads", "groups"),
+        ("head_q_ptr = q_ptr + q_head * q_strides[1]", "head_q_ptr = q_ptr + q_head"),
+        ("READ-ASTRAY", 6, "head_q_ptr ="),
+    ),
+    "q by the pointer of v": (
+        ("p05", "plain"),
+        ("q = load_tile(q_ptr,", "q = load_tile(v_ptr,"),
+        ("INPUT-NEVER-READ", 1, "q = load_tile(v_ptr,"),
+    ),
+    "x loaded for nothing": (
+        ("p02", "plain"),
+        ("x_tile.to(tl.float32) * w_tile", "w_tile.to(tl.float32) * w_tile"),
+        ("INPUT-NEVER-READ", None, ""),
+    ),
+    "the row stride of k for v": (
+        ("p06", "layouts"),
+        ("v = load_tile(v_ptr, key_start, stride_vn", "v = load_tile(v_ptr, key_start, stride_kn"),
+        ("WRONG-STRIDE", 1, "v = load_tile("),
+    ),
+    "the maximum made safe the other way": (
+        ("p06", "plain"),
+        ('new_max == float("-inf"), 0.0', 'new_max != float("-inf"), 0.0'),
+        ("TILE-SHARES", 2, "safe_max = tl.where("),
+    ),
     "the maximum that a step made safe is not": (
         ("p06", "window"),
         ('new_max == float("-inf"), 0.0', "new_max == 0.0, 0.0"),

@@ -31,6 +31,13 @@ def _headline(problem, old, new):
         ("p01", "v_heads[:, k_start:k_stop]", "v_heads[:, k_start + 1 : k_stop]", "v_tile has", 1),
         ("p01", "weights.sum(dim=-1, keepdim=True)", "weights.sum(dim=-1)", "tile_sum has", 2),
         ("p02", "tl.load(w_ptrs, mask=col_mask,", "tl.load(w_ptrs, mask=tile_mask,", "w_tile", 1),
+        (
+            "p01",
+            "weights.sum(dim=-1, keepdim=True)",
+            "weights.max(-1)",
+            "tile_sum is a tuple, e",
+            2,
+        ),
     ],
 )
 def test_the_line_is_named_that_made_the_shape_and_not_the_one_that_fails(
@@ -39,6 +46,33 @@ def test_the_line_is_named_that_made_the_shape_and_not_the_one_that_fails(
     headline, found, line = _headline(problem, old, new)
     assert headline.startswith(says) and "expected" in headline
     assert found == step and new in line
+
+
+@pytest.mark.parametrize(
+    ("problem", "old", "new", "says", "step"),
+    [
+        ("p05", "    k_ptr += batch", "    k_ptr = batch", "k_ptr is a number", 2),
+        ("p08", "= delta_ptr + q_head * seqlen", "= q_head * seqlen", "head_delta_ptr is", 6),
+        ("p03", "        q, k, v, out, lse, q", "        8, k, v, out, lse, q", "Triton cannot", 2),
+        ("p01", "tile_sum = weights", "tile_sums = weights", "tile_sum is not set in step 2", 2),
+        ("p01", "scores = tile_matmul", "score = tile_matmul", "scores is not set in step 1", 1),
+    ],
+)
+def test_what_is_no_tensor_or_no_pointer_is_named_where_it_became_that(
+    problem, old, new, says, step
+):
+    headline, found, _ = _headline(problem, old, new)
+    assert headline.startswith(says) and found == step
+
+
+def test_a_gradient_of_another_shape_is_named_where_it_is_made():
+    text = model_answer("p09").replace(
+        "(sink_p * delta).sum((0, 2))", "(sink_p * delta).sum((0, 1))"
+    )
+    judged = judge(text, load_problem("p09"), checks=["dsink_logits"])
+    message = judged.of("dsink_logits").message
+    assert message.headline == "dsink_logits has another shape than its input"
+    assert message.step == 7 and ".sum((0, 1))" in text.splitlines()[message.line - 1]
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,26 @@
-"""What has another shape than its step asks for, when a call raised: there the mistake lies."""
+"""Where the mistake lies when a call raised: what a step makes has another shape, or is no tensor,
+a pointer has become a number, a gradient has not the shape of its input.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 
 from pydantic import TypeAdapter, ValidationError
 
 from grader.checks.outcome import CaseOutcome
-from grader.source.feeding import Spot
+from grader.source.feeding import Spot, lines_setting
+from grader.source.origins import lost_pointer, returned_from
 from grader.source.submission import Source
 from grader.spec.problem import Problem
 from grader.spec.protocol import Reply
 
-_Size = int | list[int]
+_Size = int | list[int] | str  # the last says what is no tensor
 _Functions = TypeAdapter(list[tuple[int, dict[str, _Size]]])  # their lines, and what names hold
+_UNSET = re.compile(r"UnboundLocalError|NameError")
+_GRADIENT = re.compile(r"returned an invalid gradient at index (\d+)")
 
 
 def of_error(
@@ -24,6 +30,9 @@ def of_error(
 
     None where all that the steps had made by then has the shapes that are due, or is not known.
     """
+    lost = _of_pointer(failure, source) or _of_gradient(failure, source)
+    if lost is not None:
+        return lost
     try:
         functions = _Functions.validate_json(reply.shapes, strict=True)
     except ValidationError:  # none, or the submission has tampered with it
@@ -33,17 +42,61 @@ def of_error(
             for line, names in functions:
                 made = source.set_before(line, name, number)
                 got, due = names.get(name), _due(shape, names)
+                what, which = f"step {number} says what {name} holds", ""
                 if made and isinstance(got, list) and due is not None and got != list(due):
+                    which = "which of its axes is another?"
                     headline = f"{name} has shape {_said(got)}, expected {_said(due)}"
-                    return CaseOutcome(
-                        failure.verdict,
-                        headline,
-                        f"line {failure.line} fails: {failure.headline}",
-                        made,
-                        f"step {number} says what {name} holds: which of its axes is another?",
-                        Spot(made, located=True),
-                    )
+                elif made and isinstance(got, str) and due:
+                    which, headline = "it is a tensor", f"{name} is {got}, expected a tensor"
+                elif not made and ((isinstance(got, str) and due) or _is_unset(name, failure)):
+                    made = _first_line(source, number, line, name)
+                    which, headline = "it has to set it", f"{name} is not set in step {number}"
+                if made and which:
+                    return _instead(failure, headline, made, f"{what}: {which}")
     return None
+
+
+def _instead(failure: CaseOutcome, headline: str, line: int, help: str) -> CaseOutcome:
+    """Return what a failure comes to whose reason lies at another line."""
+    extent = f"line {failure.line} fails: {failure.headline}" if failure.line else failure.headline
+    spot = Spot(line, located=True)
+    return CaseOutcome(failure.verdict, headline, extent, line, help, spot)
+
+
+def _is_unset(name: str, failure: CaseOutcome) -> bool:
+    return bool(_UNSET.search(failure.headline)) and name in re.findall(r"\w+", failure.headline)
+
+
+def _first_line(source: Source, step: int, line: int, name: str) -> int:
+    """Return the first line of a step that sets a name nowhere in the function at a line, or 0."""
+    lines = source.lines_of_step(step)
+    sets = any(source.step_at(n) == step for n in lines_setting(source.tree, line, name))
+    return lines[0] if lines and not sets else 0
+
+
+def _of_pointer(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
+    """Say where what a line takes for a pointer has become a number, or who may have passed one."""
+    if "Unsupported ptr type" not in failure.headline or source.tree is None:
+        return None
+    lost = lost_pointer(source.tree, failure.line)
+    if lost is None:
+        spot = Spot(failure.line, part="launch")
+        return dataclasses.replace(failure, spot=spot)
+    line, name = lost
+    help = "an address is a pointer plus offsets: `+=` adds these to what the name held"
+    return _instead(failure, f"{name} is a number here and no pointer", line, help)
+
+
+def _of_gradient(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
+    """Say where a gradient is made that PyTorch refuses for its shape."""
+    found = _GRADIENT.search(failure.headline)
+    made = returned_from(source.tree, "backward", int(found[1])) if found and source.tree else None
+    if made is None:
+        return None
+    line, name = made
+    help = "a gradient has the shape of what it belongs to: over which axes is it summed?"
+    found = _instead(failure, f"{name} has another shape than its input", line, help)
+    return found if source.step_at(line) else dataclasses.replace(found, spot=Spot(line))
 
 
 def of_return(failure: CaseOutcome, reply: Reply, source: Source, entry: str) -> CaseOutcome:

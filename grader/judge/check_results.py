@@ -34,13 +34,15 @@ def check_results(
         results[check.id] = result
     found = list(results.values())
     steps = _steps_of_causes(problem, findings, found) if source.keeps_given else {}
-    return [_located(problem, result, steps, source, findings) for result in found]
+    known = {result.step for result in found if result.diagnosis and result.step}
+    return [_located(problem, result, steps, known, source, findings) for result in found]
 
 
 def _located(
     problem: Problem,
     result: CheckResult,
     steps: dict[str | None, int],
+    known: set[int],
     source: Source,
     findings: Findings,
 ) -> CheckResult:
@@ -50,7 +52,9 @@ def _located(
     """
     message, step = result.message, result.step
     if message is not None and message.line is not None:
-        return result
+        step = _among(result, known, source) if step is None else step
+        message = message.model_copy(update={"step": step})
+        return result.model_copy(update={"step": step, "message": message})
     if step is None and result.verdict is Verdict.FAIL:
         step = steps.get(_id(result))
     if message is not None and step is not None:
@@ -64,6 +68,15 @@ def _located(
             update={"line": found[0], "fed_by": found[1]} if found else where
         )
     return result.model_copy(update={"step": step, "message": message})
+
+
+def _among(result: CheckResult, known: set[int], source: Source) -> int | None:
+    """Return the one step of causes that are named elsewhere from which a line gets something."""
+    message = result.message
+    if message is None or not source.keeps_given or len(known) != 1:
+        return None
+    lines = [n for n in (message.line, *message.fed_by) if n]
+    return next((step for step in known if step in map(source.step_at, lines)), None)
 
 
 def _steps_of_causes(

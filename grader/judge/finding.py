@@ -114,7 +114,7 @@ class CaseFindings:
             help = "other cases run here: launch kernels of the same operations in all of them"
             change = {"headline": failure.headline.removeprefix("not measured: "), "help": help}
             failure = dataclasses.replace(failure, verdict=Verdict.ERROR, **change)
-        if isinstance(reply, Reply) and reply.shapes:
+        if isinstance(reply, Reply) and reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED):
             failure = of_error(failure, reply, self.at.problem, self.source) or failure
         if isinstance(reply, Reply) and reply.status == Status.BAD_RETURN:
             failure = of_return(failure, reply, self.source, self.at.problem.entry)

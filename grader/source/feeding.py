@@ -38,8 +38,9 @@ class Spot:
     """Where something shows: a line, 0 for none, and whether the mistake is `located` there.
 
     `part` is what of the line may be wrong, "" where that is not known. Of an access it is its
-    "mask", its "address", or only the "pointer" or the "offset" in that, with "launch" also where a
-    launch passes it, with "grid" also the grid of that, as in "address+mask+grid". Of a loop it is
+    "mask", its "address", or only the "pointer" or the "offset" in that, with "stride" no index,
+    with "launch" also where a launch passes it, with "grid" also the grid of that, as in
+    "address+mask+grid", or one of these alone. Of a loop it is
     its "bounds", or what decides in it, "branch", with "before" or "after" for tiles of its first
     positions, or its last, that are not decided as they should be. `of` is the name of a pointer,
     where the line accesses several, or works with what was loaded from one. "weights" are looked
@@ -89,7 +90,9 @@ def works_with(tree: ast.Module, spot: Spot) -> bool:
     nodes = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and spot.line in lines_of(n)]
     inside = list(ast.walk(max(nodes, key=lambda n: n.lineno, default=tree)))
     types = {id(n.value) for n in inside if isinstance(n, ast.Attribute)}
-    named = {n.id.partition("_")[0] for n in inside if id(n) not in types and hasattr(n, "id")}
+    loads = [n for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    read = {n.id for n in loads if id(n) not in types and "stride" not in n.id}
+    named = {name.partition("_")[0] for name in read}
     return spot.of in named or not named & _INPUTS
 
 
@@ -152,9 +155,13 @@ class _Slice:
         if makes_it and not self._deep and any(isinstance(one, _COMPUTE) for one in asked):
             return {line}
         names = names_in(*asked) - (counted if branch else set())
+        if "stride" in self._parts:  # that, and no index
+            names = {name for name in names if "stride" in name} or names
         self._follow(_Place(function, name, loaded) for name in names)
         while self._waiting:
             self._step(self._waiting.pop())
+        if part in ("grid", "launch"):  # no line of the kernel
+            self._found.clear()
         if self._launched and (self._parts & {"launch", "grid"} or not self._found):
             self._follow_launches()
         return self._found

@@ -93,7 +93,7 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
             what=what,
             due=due,
         )
-    return _between_tiles(rows, strides)
+    return _between_tiles(rows, strides) or _between_rows(rows)
 
 
 def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sighting | None:
@@ -112,6 +112,16 @@ def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sight
                 size=size,
                 due=size * stride,
             )
+    return None
+
+
+def _between_rows(rows: list[dict[str, int]]) -> Sighting | None:
+    """A pointer whose tiles begin inside a row, though rows and columns are as far apart as due."""
+    for row in rows:
+        due = row["across"] == row["stride"] and row["along"] == row["column_stride"]
+        if row["misaligned"] and due and row["size"] > 1 and row["name"] in ("q", "k", "v", "dout"):
+            name, line = row["name"], row["line"]
+            return Sighting("READ-ASTRAY", line, variant="between_rows", part="pointer", name=name)
     return None
 
 

@@ -28,6 +28,9 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
     line = int(programs[0][7])
     firsts, sizes = programs[:, 5], programs[:, 6] - programs[:, 5] + 1
     tile = max(1, int(sizes.max()))
+    heads = nobody.all(axis=1)
+    ran = trace.count(Counter.PROGRAMS) if trace.count(Counter.LAUNCHES) == 1 else 0
+    enough = ran >= heads.size * -(-length // tile)  # what is wrong is in the kernel
     if twice:
         for axis in (1, 2, 3):
             order = programs[programs[:, axis].argsort(kind="stable")]
@@ -42,18 +45,17 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         return Sighting(
             "ROWS-STORED-TWICE",
             again,
+            part="address" if enough else None,
             out=out,
             programs=_two_programs(programs, case, len(nobody)),
             nobody=f"; no program stores {left_out}" if left_out else "",
         )
-    heads = nobody.all(axis=1)
-    ran = trace.count(Counter.PROGRAMS) if trace.count(Counter.LAUNCHES) == 1 else 0
-    enough = ran >= heads.size * -(-length // tile)  # what is wrong is in the kernel
     if heads.any() and not nobody[~heads].any():
         return Sighting(
             "HEADS-OF-NOBODY",
             line,
             of_grid=True,
+            part="address" if enough else "grid" if ran else None,
             variant="in_the_kernel" if enough else "",
             number=int(heads.sum()),
             of=heads.size,
@@ -67,10 +69,15 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         rest[:, partial:] = True
         if 0 < partial < length and (nobody == rest).all() and (firsts % tile == 0).all():
             return _last_rows(out, tile, length)
+        # What follows on all rows of a tile is in no tile, and hidden by no mask.
+        whole = tile & (tile - 1) == 0 and bool((firsts[sizes == tile] + tile < length).all())
+        behind = firsts[sizes == tile] + tile
+        apart = whole and bool(nobody.any(0)[behind].all())
         return Sighting(
             "ROWS-OF-NOBODY",
             line,
             of_grid=True,
+            part="address" if enough and apart else None,
             out=out,
             rows=_rows_of_one(nobody, case),
             first=_first(np.unique(firsts)),
@@ -203,5 +210,7 @@ def _nothing_read(trace: Trace) -> Sighting | None:
     programs = trace.count(Counter.PROGRAMS)
     if not programs or trace.count(Counter.UNKNOWN_READS):
         return None
+    if line_of(trace, "w"):  # in columns that exist, for rows that exist
+        return Sighting("INPUT-NEVER-READ", name="x", others="w")
     text = f"{programs} program{'s' if programs > 1 else ''}"
     return Sighting("COLUMNS-NEVER-READ", variant="none_read", programs=text)

@@ -27,7 +27,8 @@ class Sighting:
     kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
     looks different at different sizes. `outright`: it says more than a known mistake of the same
     numbers. `pointer` is the name of one, where no figure is. `through` are lines of the kernel
-    in which it shows, where several share the line.
+    in which it shows, where several share the line; `part` is what of the line may be wrong, where
+    more is known than of all with this id.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Sighting:
         outright: bool = False,
         variant: str = "",
         pointer: str = "",
+        part: str | None = None,
         through: tuple[int, ...] = (),
         **figures: object,
     ) -> None:
         self.id, self.line, self.located, self.variant = id, line, located, variant
         self.traced, self.of_grid, self.outright = traced, of_grid, outright
         self.pointer, self.through, self.figures = pointer, through, figures
+        self._part = entry_of(id).part if part is None else part
 
     @functools.cached_property
     def text(self) -> Text:
@@ -56,7 +59,7 @@ class Sighting:
     @functools.cached_property
     def spot(self) -> Spot:
         """Where it shows: of which part, its table in grader/spec/causes says."""
-        part = "" if self.located else entry_of(self.id).part
+        part = "" if self.located else self._part
         if self.variant.startswith("of_queries"):  # the loop is over these, and keys end it
             part = _SIDES.get(part, part)
         if self.variant == "between_tiles":  # the pointer itself is moved by the stride

@@ -12,6 +12,7 @@ from grader.causes.state.ran import assignments
 from grader.causes.state.roles import LN_2
 from grader.kernel.observers.rounds import Rounds, Variable
 from grader.source.expressions import names_in
+from grader.source.origins import returned_from
 from grader.source.submission import Source
 
 _CLOSE = 5e-2  # of a number: what is made otherwise is further off
@@ -45,7 +46,15 @@ def lines_to_blame(
             for name, of in values.items()
             if not _is_among(of, known, exist) and not _is_of_tile(of, compared, r)
         }
-    return found
+    return [_in_called(tree, line) for line in found] if tree is not None else found
+
+
+def _in_called(tree: ast.Module, line: int) -> int:
+    """Return where a function of the file makes what it returns to a line, of right arguments."""
+    calls = [n.value for n in ast.walk(tree) if isinstance(n, ast.Assign) and n.lineno == line]
+    names = [call.func.id for call in calls if hasattr(getattr(call, "func", None), "id")]
+    made = returned_from(tree, names[0]) if len(names) == 1 else None
+    return made[0] if made else line
 
 
 def _held(rounds: Rounds) -> Iterator[Variable]:

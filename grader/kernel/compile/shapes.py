@@ -59,15 +59,19 @@ def shapes_of(chain: Iterable[BaseException], path: str) -> str:
 def _compiled(frame: FrameType, path: str) -> tuple[Any, int] | None:
     """Return Triton's code generator, and the line that it reads, where a frame is one of these."""
     generator, node = frame.f_locals.get("self"), frame.f_locals.get("node")
-    if getattr(generator, "file_name", None) != path or not isinstance(node, (ast.expr, ast.stmt)):
+    triton = sys.modules.get("triton.compiler.code_generator")
+    # Of anything else, as a tuple of a kernel, not even an attribute is asked.
+    if triton is None or not isinstance(generator, triton.CodeGenerator):
+        return None
+    if generator.file_name != path or not isinstance(node, (ast.expr, ast.stmt)):
         return None
     # Of a loop, and of nothing in it, Triton complains when it has read all of it.
     line = node.end_lineno + 1 if isinstance(node, _LOOPS) else node.lineno
     return generator, generator.begin_line + line
 
 
-def _size(value: Any) -> int | list[int] | None:
-    """Return an integer, or a shape."""
+def _size(value: Any) -> int | list[int] | str | None:
+    """Return an integer, or a shape; of what is no tensor, and may stand for one, its kind."""
     tl = sys.modules.get("triton.language")  # not for a submission without kernels
     value = value.value if tl and isinstance(value, tl.constexpr) else value
     if type(value) is int:
@@ -76,4 +80,5 @@ def _size(value: Any) -> int | list[int] | None:
         return list(value.shape)
     if tl and isinstance(value, tl.tensor):
         return [int(getattr(n, "value", n)) for n in value.shape]
-    return None
+    kinds = {type(None): "None", tuple: "a tuple", list: "a list", float: "a number"}
+    return next((said for kind, said in kinds.items() if isinstance(value, kind)), None)

@@ -117,21 +117,24 @@ class Places:
 
 def rows_of(
     operand: Operand, rows: np.ndarray, columns: np.ndarray, touched: Touched
-) -> tuple[int | None, Any]:
-    """Return the axis of the rows of an operand, and what is known of a tile of them."""
+) -> tuple[int | None, int, Any]:
+    """Return the axis of the rows of an operand, and what is known of a tile of them.
+
+    Between them, how many programs have a tile that holds no whole rows along that axis.
+    """
     active, dims, made = touched.active, rows.ndim - 1, operand.name in MADE
     if not active.any():
-        return None, NOTHING if made else _padding(touched.addresses[0], operand)
+        return None, 0, NOTHING if made else _padding(touched.addresses[0], operand)
     axis, ids = 0, np.where(active, rows, -1)
     if not made or dims != 1:
-        axis, ids, fits = _row_axis(ids, active, columns)
-        if not fits:
-            return axis, NOTHING
+        axis, ids, fitting = _row_axis(ids, active, columns)
+        if fitting < len(rows):
+            return axis, len(rows) - fitting, NOTHING
     first = np.zeros(1, np.int64)
     if not made:
         first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
         first[first == 2**31] = 0
-    return axis, _note(operand.name, ids, first, axis, dims, loaded=not made)
+    return axis, 0, _note(operand.name, ids, first, axis, dims, loaded=not made)
 
 
 def _note(
@@ -153,8 +156,8 @@ def _padding(addresses: np.ndarray, operand: Operand) -> Any:
 
 def _row_axis(
     ids: np.ndarray, active: np.ndarray, columns: np.ndarray
-) -> tuple[int | None, np.ndarray, bool]:
-    """Return the axis along which tiles of most programs hold rows, these, and if of all.
+) -> tuple[int | None, np.ndarray, int]:
+    """Return the axis along which tiles of most programs hold rows, these, and of how many.
 
     The axis counts without that of the programs, None if there is none. All lanes of a last tile
     may lie in one row, which may be that of any axis. Then the column that a lane is in tells:
@@ -174,7 +177,7 @@ def _row_axis(
             most, best = fits, (axis, rows)
         if most == len(ids):
             break
-    return *best, most == len(ids)
+    return *best, most
 
 
 def _varies(columns: np.ndarray, active: np.ndarray, axis: int) -> bool:

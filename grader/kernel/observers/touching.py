@@ -71,9 +71,9 @@ class Touching:
         of_input = operand is not None and operand.name not in trace.MADE
         if operand is not None:
             rows, columns = operand.locate(touched.addresses)
-            axis, note = rows_of(operand, rows, columns, touched)
+            axis, apart, note = rows_of(operand, rows, columns, touched)
         if of_input:
-            self._note_load(operand, touched, rows, columns, axis)
+            self._note_load(operand, touched, rows, columns, (axis, apart))
             if self._steps:
                 line = record.where.in_kernel(event.op)
                 self._steps.loaded(operand, touched, rows, columns, line)
@@ -93,7 +93,7 @@ class Touching:
         touched: Touched,
         rows: np.ndarray,
         columns: np.ndarray,
-        axis: int | None,
+        along: tuple[int | None, int],
     ) -> None:
         record, active = self._record, touched.active
         padded = operand.length < operand.size[2]  # its last rows are nobody's, and are read too
@@ -107,7 +107,7 @@ class Touching:
                 record.counters[Counter.ASTRAY] = trace.OPERANDS.index(operand.name)
         if operand.name == "x":
             self._pairs.count(active & ~lost, rows * record.shape.seqlen_k + columns)
-        self._accesses.note(touched, operand, axis)
+        self._accesses.note(touched, operand, along)
 
     def _stored(self, event: events.Computed, touched: Touched) -> None:
         start, value, note = touched.start, event.operands[1], event.notes[1]
@@ -162,9 +162,13 @@ class Accesses:
         """Begin with a launch: a program's first tile follows on none."""
         self._last.clear()
 
-    def note(self, touched: Touched, operand: Operand, axis: int | None) -> None:
-        """Note a load of `operand` whose rows lie along `axis`, None where they lie along none."""
+    def note(self, touched: Touched, operand: Operand, along: tuple[int | None, int]) -> None:
+        """Note a load of `operand`: `along` which axis its rows lie, and of how many programs not.
+
+        The axis is None where they lie along none.
+        """
         record, active = self._record, touched.active
+        axis, apart = along
         running = np.flatnonzero(active.reshape(len(active), -1).any(1))
         if not len(running):
             return
@@ -178,7 +182,7 @@ class Accesses:
         noted["count"] += len(addresses)
         noted["programs"] += int((before == _NONE).sum())
         noted["stride"], noted["column_stride"] = operand.tensor.stride()[2:]
-        noted["misaligned"] += len(addresses) * (axis is None and lanes.size > 1)
+        noted["misaligned"] += apart if axis is not None else len(addresses) * (lanes.size > 1)
         itemsize = operand.tensor.element_size()
         if lanes.ndim == 2 and min(lanes.shape) > 1:
             deltas = (lanes[1, 0] - lanes[0, 0], lanes[0, 1] - lanes[0, 0])
