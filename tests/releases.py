@@ -1,5 +1,6 @@
 """Releases as `grader release` makes them, for its tests."""
 
+import compileall
 import contextlib
 import io
 import json
@@ -54,8 +55,17 @@ def whole():
 def stage(tmp_path_factory):
     """p01 and p02 alone."""
     folder = tmp_path_factory.mktemp("stage") / "course"
-    source = once.folder("stage", lambda folder: made(folder, "--problems", "p01,p02"))
-    return shutil.copytree(source, folder)
+    return shutil.copytree(compiled("stage", "p01,p02"), folder)
+
+
+def compiled(name, problems):
+    """A release of these problems, its modules compiled: several processes will import them."""
+
+    def make(folder):
+        made(folder, "--problems", problems)
+        assert compileall.compile_dir(folder, quiet=2)
+
+    return once.folder(f"compiled-{name}", make)
 
 
 @pytest.fixture(scope="session")
