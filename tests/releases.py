@@ -32,9 +32,10 @@ def made(folder, *options):
 
 
 def tree(folder):
-    """The files of a folder, by path, without the ledger."""
+    """The files of a folder, by path, without the ledger and what Python compiled."""
     found = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if not p.is_dir()}
-    return {path: p.read_bytes() for path, p in found.items() if path != ledger.NAME}
+    ours = {path: p for path, p in found.items() if path != ledger.NAME and p.suffix != ".pyc"}
+    return {path: p.read_bytes() for path, p in ours.items()}
 
 
 def past(folder):
