@@ -212,7 +212,7 @@ def _first_wrong_step(result: ProblemResult, count: int) -> int | None:
     return min((step for step in steps if step is not None), default=None)
 
 
-def speed_of(result: FileResult) -> SpeedFigures | None:
+def _speed_of(result: FileResult) -> SpeedFigures | None:
     """Return the speed of what earned full points for correctness, None where none was measured."""
     parts = result.result.components
     right, speed = parts.get("correctness"), parts.get("speed")
@@ -226,7 +226,7 @@ def _speeds(results: Sequence[FileResult]) -> tuple[SimpleNamespace, ...]:
     """Return speed-ups by device, of those who earned full points for correctness."""
     found: dict[str, list[float]] = {}
     for result in results:
-        speed = speed_of(result)
+        speed = _speed_of(result)
         if speed is not None and speed.speedup > 0:
             found.setdefault(result.environment.device_name, []).append(speed.speedup)
     return tuple(

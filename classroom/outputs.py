@@ -20,8 +20,7 @@ from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import load_problem
 
 CLASS_PAGE = "class.html"
-SIMILAR_PAGE = "similar.html"
-LEADERBOARD_PAGE = "leaderboard.html"
+FORMER_PAGES = "similar.html", "leaderboard.html"  # of versions before 0.27
 REPORTS = "reports"
 _PLAIN = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
 # Names that Windows keeps for devices, with any ending.
@@ -49,7 +48,7 @@ def report_files(course: Path, student: str) -> tuple[Path, Path]:
 
 def about_all(course: Path) -> tuple[Path, ...]:
     """Return the pages that may show any student, or a figure of one."""
-    return tuple(course / name for name in (CLASS_PAGE, SIMILAR_PAGE, LEADERBOARD_PAGE))
+    return tuple(course / name for name in (CLASS_PAGE, *FORMER_PAGES))
 
 
 def make_reports_folder(course: Path) -> None:

@@ -1,4 +1,4 @@
-"""`grader class report`: pages about the class, about each student, and what looks alike.
+"""`grader class report`: pages about the class and about each student.
 
 A page is one file of HTML, without scripts, and nothing in it leads elsewhere. Templates are in
 templates/. Whatever they show is cleaned and escaped, so that text of students is text; the pages
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,19 +18,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from classroom import leaderboard, outputs, similar
+from classroom import outputs
 from classroom.figures import summarize
 from classroom.folder import open_class
 from classroom.grades import Grade, Standing, Status, read_standing
 from classroom.lateness import read_policy
 from classroom.publish import changes_since
-from classroom.records import MAX_REASON, Decision, FileResult, Student
-from classroom.similar import RUN
+from classroom.records import MAX_REASON, CourseError, Decision, FileResult, Student
 from classroom.store import Store
 from grader.base import stdout
-from grader.base.atomic_write import write_whole
+from grader.base.atomic_write import write_whole, write_whole_bytes
 from grader.base.options import Command
-from grader.base.text import clean, clean_lines, milliseconds, plural, points, wrap
+from grader.base.text import clean, clean_lines, plural, points, wrap
 from grader.judge import scoring
 from grader.report import terminal
 from grader.report.message import ID_LIMIT, message_lines
@@ -58,9 +57,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "points": points,
-        "milliseconds": lambda value: milliseconds(value) or "",
         "lines": _lines,
-        "verbatim": _verbatim,
         "long": lambda text: escape(clean(text, _REASON_LIMIT)),
         "width": _width,
     }
@@ -248,7 +245,6 @@ def _section(problem: Graded, stored: FileResult) -> dict[str, object]:
 
 
 _MOST = 8  # rows of a table; a screen's worth
-_MOST_PAIRS, _MOST_LINES = 100, 200  # of a problem that are shown line by line; of a file
 _WORDS = {status: str(status) for status in Status} | {Status.FAULT: "held up by a fault"}
 
 
@@ -256,32 +252,27 @@ def _report(options: argparse.Namespace) -> int:
     """Write the reports, show what was written; return 0.
 
     Raises:
-        CourseError: there is no class, or the file of --leaderboard cannot be used.
+        CourseError: there is no class, or an option cannot be used.
         OSError: a file cannot be written.
-        ImportError: a package is missing.
     """
+    if options.leaderboard:
+        raise CourseError(
+            "--leaderboard: version 0.27 writes no leaderboard any more; leave the option out"
+        )
     course: Path = options.course
     with open_class(course) as store:
         standing = read_standing(store, read_policy(course))
-        chosen = options.leaderboard
-        pseudonyms = leaderboard.read_optins(chosen, standing) if chosen else None
-        found = list(_similar(store, standing))
+        compared = _write_files(store, standing, options.files) if options.files else 0
         last, told, said = store.last_publication(), store.told(), store.decisions()
         differing = len(changes_since(last, standing).changes) if last else None
     write_whole(course / outputs.CLASS_PAGE, class_page(summarize(standing)))
     count = _students(course, standing, told, [one for one in said if one.kind in _SAID])
-    names = {student.id: student.name for student in standing.students}
-    write_whole(course / outputs.SIMILAR_PAGE, _similar_page(found, names))
-    groups, pairs = sum(len(f.identical) for f in found), sum(len(f.pairs) for f in found)
     written = [
         f"{outputs.CLASS_PAGE}: what came out of the class, without names",
         f"{outputs.REPORTS}/: reports of {count} students, a page and a text each",
-        f"{outputs.SIMILAR_PAGE}: {groups} groups of identical files, {pairs} pairs alike",
     ]
-    if pseudonyms is not None:
-        boards = leaderboard.boards(standing, pseudonyms)
-        write_whole(course / outputs.LEADERBOARD_PAGE, page("leaderboard.html", boards=boards))
-        written.append(f"{outputs.LEADERBOARD_PAGE}: {len(pseudonyms)} pseudonyms")
+    if options.files:
+        written.append(f"{options.files}: {plural(compared, 'file')} as handed in")
     stdout.show(_render, course, written, differing)
     return 0
 
@@ -322,45 +313,31 @@ def _students(
     return len(standing.students)
 
 
-def _similar(store: Store, standing: Standing) -> Iterator[similar.Found]:
-    """Compare the files of each problem.
+def _write_files(store: Store, standing: Standing, folder: Path) -> int:
+    """Write the last file of each student into pNN/ of `folder`; return how many there are.
 
     Raises:
-        ImportError: what compares them is not installed.
+        CourseError: the folder has something in it, which a comparison would read too.
+        OSError: a file cannot be written.
     """
-    for problem in standing.problems:
-        owners: dict[str, list[str]] = {}
-        for student, hand_in in standing.hand_ins.items():
-            if problem in hand_in.files:
-                owners.setdefault(hand_in.files[problem], []).append(student)
-        if owners:
-            data = {sha256: store.data(sha256) for sha256 in owners}
-            yield similar.find(load_problem(problem), owners, data)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CourseError(f"--files: got {folder}, expected a folder that is new or empty")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    wanted = [
+        (folder / problem / f"{outputs.file_stem(student)}.py", sha256)
+        for student, hand_in in standing.hand_ins.items()
+        for problem, sha256 in hand_in.files.items()
+        if problem in standing.problems
+    ]
+    for path, sha256 in wanted:
+        path.parent.mkdir(exist_ok=True)
+        write_whole_bytes(path, store.data(sha256))
+    return len(wanted)
 
 
 def class_page(summary: SimpleNamespace) -> str:
     """Return the page about a class as HTML, without names."""
     return page("class.html", summary=summary, most=_MOST, refused=Status.REFUSED, statuses=_WORDS)
-
-
-def _similar_page(found: Sequence[similar.Found], names: Mapping[str, str]) -> str:
-    """Return the page about near-identical submissions; `names` has what students are called."""
-
-    def who(copy: similar.Copy) -> list[str]:
-        owners = [f"{names[id]} ({id})" if names.get(id) else id for id in copy.students]
-        return ["the model answer"] * copy.is_model + owners
-
-    return page(
-        "similar.html",
-        found=found,
-        who=who,
-        most=_MOST_PAIRS,
-        most_lines=_MOST_LINES,
-        near=similar.NEAR_SHARE,
-        renamed=similar.RENAMED_SHARE,
-        min_lines=similar.MIN_LINES,
-        run=RUN,
-    )
 
 
 def _render(
@@ -385,7 +362,10 @@ def _render(
 
 
 REPORT = Command(
-    "write class.html, a report per student, and similar.html",
+    "write class.html and a report per student",
     _report,
-    {"--leaderboard CSV": "write leaderboard.html too, of those in this file: id,pseudonym"},
+    {
+        "--files DIR": "write the files too, as DIR/pNN/ID.py, for a tool that compares them",
+        "--leaderboard CSV": argparse.SUPPRESS,
+    },
 )

@@ -46,16 +46,16 @@ def read_roster(path: Path) -> tuple[Student, ...]:
         CourseError: it cannot be read, is not UTF-8, has no column of ids, a row without an id, or
             an id twice.
     """
-    header, rows = table(path)
-    columns = {name: column(header, names) for name, names in _COLUMNS.items()}
+    header, rows = _table(path)
+    columns = {name: _column(header, names) for name, names in _COLUMNS.items()}
     if columns["id"] is None:
         raise CourseError(
             f"{path}: got the columns {clean(', '.join(header), 120)}, expected one that is called"
             f" {', '.join(_COLUMNS['id'][:5])} or {_COLUMNS['id'][-1]}"
         )
-    if columns["login"] is None and column(header, ("github_id",)):
+    if columns["login"] is None and _column(header, ("github_id",)):
         columns["login"] = columns["id"]  # Classroom 50, whose username is that of GitHub
-    parts = [column(header, _FIRST), column(header, _LAST)]
+    parts = [_column(header, _FIRST), _column(header, _LAST)]
     students: list[Student] = []
     seen: dict[str, int] = {}
     for number, row in rows:
@@ -91,9 +91,9 @@ def read_times(path: Path) -> Times:
     Raises:
         CourseError: it cannot be read, lacks a column, or has a time that is none or has no zone.
     """
-    header, rows = table(path)
-    ids = [column(header, _COLUMNS[name]) for name in ("id", "login")]
-    when = column(header, _TIMES)
+    header, rows = _table(path)
+    ids = [_column(header, _COLUMNS[name]) for name in ("id", "login")]
+    when = _column(header, _TIMES)
     if when is None or ids == [None, None]:
         raise CourseError(
             f"{path}: got the columns {clean(', '.join(header), 120)}, expected id (or"
@@ -123,7 +123,7 @@ def _with_zone(text: str) -> str:
     return text
 
 
-def table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+def _table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """Return the header and the rows that are not blank, each with the number of its first line.
 
     A row has its cells by the header's; of columns with one name the first counts.
@@ -168,7 +168,7 @@ def table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     ]
 
 
-def column(header: Iterable[str], names: Sequence[str]) -> str | None:
+def _column(header: Iterable[str], names: Sequence[str]) -> str | None:
     """Return the column that the first of these names means, compared without case and signs."""
     plain = {_plain(cell): cell for cell in reversed(list(header))}
     return next((plain[_plain(name)] for name in names if _plain(name) in plain), None)
@@ -183,7 +183,7 @@ def _is_no_student(row: Mapping[str, str], fields: Mapping[str, str]) -> bool:
 
     Canvas's gradebook ends with "Student, Test", who has an id; Gradescope's roster says the role.
     """
-    role = column(row, ("role", "course role", "roles"))
+    role = _column(row, ("role", "course role", "roles"))
     if role and row[role] and "student" not in row[role].casefold():
         return True
     if "Student" not in row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
@@ -51,20 +52,27 @@ def unknown(id: str, problem: Problem, help: str) -> set[str]:
     That is what neither the stub nor the handout has. Of a cause with a step, a name of the stub
     has to be one of the step's function.
     """
-    folder, source = ROOT / "problems" / problem.id, stub(problem)
-    has = _words(*((folder / name).read_text("utf-8") for name in ("README.md", "HINTS.md")))
-    step = problem.step_of_cause(id)
-    own = source
-    if step is not None:
-        line = step_regions(source)[step][0]
-        functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
-        begun = [n for n in functions if n.lineno <= line]  # it may end before its empty step
-        function = max(begun, key=lambda n: n.lineno)
-        own = ast.get_source_segment(source, function) or ""
-    has = (has - _words(source)) | _words(own)
+    step, source = problem.step_of_cause(id), stub(problem)
+    own = source if step is None else _function_of(source, step)
+    has = (_words(*_handout(problem.id)) - _words(source)) | _words(own)
     return {name for name in _code(help) if not _exists(name, has)}
 
 
+@functools.cache
+def _function_of(source: str, step: int) -> str:
+    line = step_regions(source)[step][0]
+    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+    begun = [n for n in functions if n.lineno <= line]  # it may end before its empty step
+    return ast.get_source_segment(source, max(begun, key=lambda n: n.lineno)) or ""
+
+
+@functools.cache
+def _handout(problem_id: str) -> tuple[str, ...]:
+    folder = ROOT / "problems" / problem_id
+    return tuple((folder / name).read_text("utf-8") for name in ("README.md", "HINTS.md"))
+
+
+@functools.cache
 def _words(*texts: str) -> set[str]:
     return set(re.findall(r"[A-Za-z_]\w*", "\n".join(texts)))
 

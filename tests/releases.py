@@ -1,5 +1,6 @@
 """Releases as `grader release` makes them, for its tests."""
 
+import compileall
 import contextlib
 import io
 import json
@@ -31,9 +32,10 @@ def made(folder, *options):
 
 
 def tree(folder):
-    """The files of a folder, by path, without the ledger."""
+    """The files of a folder, by path, without the ledger and what Python compiled."""
     found = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if not p.is_dir()}
-    return {path: p.read_bytes() for path, p in found.items() if path != ledger.NAME}
+    ours = {path: p for path, p in found.items() if path != ledger.NAME and p.suffix != ".pyc"}
+    return {path: p.read_bytes() for path, p in ours.items()}
 
 
 def past(folder):
@@ -54,8 +56,17 @@ def whole():
 def stage(tmp_path_factory):
     """p01 and p02 alone."""
     folder = tmp_path_factory.mktemp("stage") / "course"
-    source = once.folder("stage", lambda folder: made(folder, "--problems", "p01,p02"))
-    return shutil.copytree(source, folder)
+    return shutil.copytree(compiled("stage", "p01,p02"), folder)
+
+
+def compiled(name, problems):
+    """A release of these problems, its modules compiled: several processes will import them."""
+
+    def make(folder):
+        made(folder, "--problems", problems)
+        assert compileall.compile_dir(folder, quiet=2)
+
+    return once.folder(f"compiled-{name}", make)
 
 
 @pytest.fixture(scope="session")

@@ -354,8 +354,9 @@ def test_without_a_problem_it_is_that_of_the_last_failure(tmp_path):
 
 
 def test_a_page_fits_80_columns():
-    for id, color in itertools.product(entries(), (False, True)):
-        text = render(look_up(id), color=color)
+    pages = {id: look_up(id) for id in entries()}
+    for (id, page), color in itertools.product(pages.items(), (False, True)):
+        text = render(page, color=color)
         rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in text.splitlines()]
         assert max(map(len, rows)) <= 80 and id in rows[0]
         assert "](" not in text

@@ -22,24 +22,23 @@ from classroom.store import Store
 from grader.commands import cli
 from grader.judge.set_check import SetError
 from grader.spec.problem import ROOT, load_problem
+from tests import class_commands
 from tests.classes import hand_in
 from tests.fake_engine import FakeEngine
 from tests.shares import drawn
 from tests.test_class import run
 
+command = class_commands.command
 FILE = load_problem("p02").file
 GRADE = """
 import sys
 from grader.commands import cli
 from classroom import grade_class
-from tests.fake_engine import FakeEngine, fake_grade, slow_grade
+from tests.fake_engine import slow_grade
 from tests.environments import CPU
 grade_class.check_set = lambda problems: None
 grade_class.grading.look = lambda settings: CPU
 grade_class.grading.grade = slow_grade
-if sys.argv.pop(1) == "quickly":
-    grade_class.grading.grade = fake_grade
-    grade_class.make_engine = lambda options: FakeEngine()
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -54,14 +53,14 @@ def store(tmp_path):
 
 
 class Terminal:
-    """`class grade` in the foreground of a terminal of its own; gradings are fake.
+    """`class grade` in the foreground of a terminal of its own.
 
-    It runs them with Parsl, half a second each, or `quickly` without.
+    Gradings are fake: Parsl runs them, half a second each.
     """
 
-    def __init__(self, source, course, how="slowly"):
+    def __init__(self, source, course):
         self._database = course / DATABASE
-        command = [sys.executable, "-c", GRADE, how, "class", "grade", str(source)]
+        command = [sys.executable, "-c", GRADE, "class", "grade", str(source)]
         command += ["--course", str(course), "--only", "p02", "--device", "cpu", "--jobs", "2"]
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
@@ -105,14 +104,15 @@ class Terminal:
         return b""
 
 
-def test_ctrl_c_in_a_terminal_changes_no_grade(tmp_path):
+def test_ctrl_c_in_a_terminal_changes_no_grade(tmp_path, command):
     source = tmp_path / "class"
     for number in range(10):
         path = source / f"s{number}" / "p02" / FILE
         path.parent.mkdir(parents=True)
         path.write_text(f"{number % 8}  # {number}")
     whole, course = tmp_path / "whole", tmp_path / "course"
-    assert Terminal(source, whole, "quickly").end()[0] == 0
+    assert command("grade", source, "--only", "p02")[0] == 0
+    course.rename(whole)
     before = 0
     # Before the first result, in the middle, or while the last come.
     for wanted in drawn((0, 4, 9), 3):
@@ -123,7 +123,7 @@ def test_ctrl_c_in_a_terminal_changes_no_grade(tmp_path):
         assert before <= terminal.results() and not (course / ".parsl").exists()
         assert "the same command goes on" in text or code == 0
         before = terminal.results()
-    assert Terminal(source, course, "quickly").end()[0] == 0
+    assert command("grade", source, "--only", "p02")[0] == 0
     for name in (CANVAS, MOODLE):
         assert (course / name).read_bytes() == (whole / name).read_bytes()
 

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import subprocess
 import sys
 
 import pytest
@@ -305,3 +306,12 @@ def test_a_machine_without_the_memory_for_one_problem_is_refused(run, wrong, mon
         code, _, err = run("--submission", wrong, "--only", "p02", *options)
         assert code in codes
         assert (f"got {free >> 20} MiB of free memory, expected" in err) is (code == 4)
+
+
+def test_commands_import_no_torch_to_begin_with():
+    """It takes two seconds: the processes that compute import it, while the command goes on."""
+    names = [f"grader.commands.{name}.command" for name in cli.COMMANDS if name != "class"]
+    names.append("classroom.command")
+    code = f"import importlib, sys; [importlib.import_module(name) for name in {names}]"
+    code += "; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -24,10 +24,12 @@ from grader.spec.cases import resolve
 from grader.spec.grade_record import CheckResult, GradeRecord
 from grader.spec.kernel_report import PredictedCall, Prediction
 from grader.spec.problem import ROOT, load_problem
+from tests import forked
 from tests.exports import NAMES, record
 from tests.harness import whole_answer
 from tests.unusual import ANSWERS
 
+_quick = forked.quick
 needs_ptxas = pytest.mark.skipif(unavailable(90) is not None, reason="no assembler of NVIDIA's")
 # Worked out by hand: a lane holds 8 rows of a column, 16 lanes are 128 rows, two are 2 columns.
 COLUMNS = (

@@ -193,19 +193,20 @@ def test_a_judge_that_is_killed_leaves_the_record_of_what_was_done_and_no_proces
     line = "    check_attention("
     loop = model_answer("p03").replace(line, f"    while True:\n        pass\n{line}")
     assert loop != model_answer("p03")
-    write_answers(folder, {"p02": model_answer("p02"), "p03": loop})
+    write_answers(folder, {"p02": REFUSED, "p03": loop})
     arguments = command(folder, "--json", path, "--jobs", 2)
     arguments[arguments.index("p02")] = "p02,p03"
     process = start(arguments, stdout=None, stderr=subprocess.DEVNULL)
-    until(lambda: path.exists() or process.poll() is not None, 90.0)
+    # Four processes: the submission runs.
+    until(lambda: path.exists() and len(usage.descendants(process.pid)) >= 4, 90.0)
     started = usage.descendants(process.pid)
     process.kill()
     process.wait()
     record = GradeRecord.model_validate_json(path.read_text())
     first, second = record.problems
-    assert record.interrupted and first.verdict is Verdict.PASS
+    assert record.interrupted and first.verdict is Verdict.ERROR
     assert {check.verdict for check in second.checks} == {Verdict.SKIPPED}
-    assert len(started) >= 3 and until(lambda: not any(map(alive, started)))
+    assert len(started) >= 4 and until(lambda: not any(map(alive, started)))
     for pid in started:  # this process may be the one that adopts orphans
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)

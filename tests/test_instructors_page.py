@@ -11,7 +11,7 @@ import tomllib
 
 import pytest
 
-from classroom import grade_class, outputs, similar
+from classroom import grade_class, outputs
 from classroom.grading import GradingOutcome
 from classroom.lateness import Policy, read_policy
 from classroom.records import Decision
@@ -21,7 +21,7 @@ from grader.commands.cli import parser_of
 from grader.commands.release import command
 from grader.source.intake import entries
 from grader.source.intake.archives import read
-from grader.spec.problem import ROOT, load_problem, problem_ids
+from grader.spec.problem import ROOT, load_problem
 from tests.class_commands import give, students
 from tests.classes import AT, packed, write
 from tests.fake_engine import FakeEngine
@@ -121,37 +121,29 @@ def course(tmp_path, monkeypatch):
         give(store, "s1043", full("p04"))
         asked = {"problem": "p04", "author": "s1042", "reason": "line 40 masks it", "at": AT}
         store.add(Decision(kind="request", student="s1042", **asked))
-    (csv,) = (block for block in blocks("Read the results") if block.startswith("id,pseudonym"))
-    (tmp_path / "optins.csv").write_text(csv)
     return tmp_path / "fall"
 
 
 def test_the_files_are_those_that_are_written(course):
-    grader(["class", "report", "--course", "fall", "--leaderboard", "optins.csv"])
+    grader(["class", "report", "--course", "fall"])
     listed = re.findall(r"^\| `([^`]+)` \|", section("Read the results"), re.MULTILINE)
     for name in listed:
         assert (course / name.replace("ID", "s1042")).is_file(), name
-    assert {name for name in listed if "/" not in name} == {
-        p.name for p in outputs.about_all(course)
-    }
-    assert "Turbo" in (course / "leaderboard.html").read_text()
+    assert [name for name in listed if "/" not in name] == [outputs.CLASS_PAGE]
     text = words_of("Regrade and publish")
     assert outputs.CANVAS in text and outputs.MOODLE in text
 
 
-def test_the_figures_are_those_of_the_code():
-    text = words_of("Near-identical submissions")
-    assert f"at least {100 * similar.NEAR_SHARE:g} % of either file's own code" in text
-    assert f"at least {100 * similar.RENAMED_SHARE:g} % if names do not count" in text
-    stated = " ".join(similar.__doc__.split())
-    assert "90 % (p04) to 100 %" in stated and "90 % (p04) to 100 %" in text
-    assert "more than 0.49" in stated and "more than 0.84" in stated
-    assert "p02's aside, share at most 49 % with names and 84 % without" in text
-    steps = {p: sum(step.lines for step in load_problem(p).steps) for p in problem_ids()}
-    assert {p for p, lines in steps.items() if lines < similar.MIN_LINES} == {"p02", "p05"}
-    assert f"p02 and p05 have fewer than {similar.MIN_LINES} lines" in text
-    trust = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
-    assert "32 % (p01)" in trust and "p01 and p02 by up to 32 %" in words_of("Read the results")
+def test_tools_that_compare_files_read_those_that_are_written(course):
+    text = section("Near-identical submissions")
+    assert grader(["class", "report", "--course", "fall", "--files", "compare"])[0] == 0
+    names = {path.name for path in (course.parent / "compare" / "p04").iterdir()}
+    assert names == {"s1042.py", "s1043.py"}
+    assert "compare/p04/s1042.py" in text
+    (stub,) = re.findall(r"-i (\S+)", text)
+    assert (ROOT / stub).name == load_problem(
+        "p04"
+    ).file and f"-bc {stub.rpartition('/')[0]} " in text
 
 
 def test_the_policy_for_late_days_is_one(tmp_path):
@@ -168,7 +160,7 @@ def test_forget_does_what_is_said(course):
     lines = re.findall(r"^python -m grader (.+ forget .+)$", PAGE, re.MULTILINE)
     _, would = grader(shlex.split(lines[0]))
     _, done = grader(shlex.split(lines[1]))
-    for name in ("reports/s1042.html", "class.html", "similar.html", outputs.CANVAS):
+    for name in ("reports/s1042.html", "class.html", outputs.CANVAS):
         assert name in would and name in done and not (course / name).exists()
     assert (course / "reports" / "s1043.html").exists()
     assert b"s1042" not in (course / "class.db").read_bytes()
@@ -198,10 +190,9 @@ def test_an_instructors_walk_from_the_first_command_to_the_last(tmp_path, monkey
         "submission_metadata.yml": gradescope(*listed)
     }
     handed_in["submission_12/regrade.md"] = "# p04\nline 40 masks it\n"
-    (optins,) = (block for block in blocks("Read the results") if block.startswith("id,pseudonym"))
     (policy,) = blocks("Regrade and publish", "toml")
     files = {"submissions.zip": packed(handed_in), "roster.csv": "id\ns1042\ns1043\n"}
-    write(home, files | {"optins.csv": optins, "slurm.toml": "", "fall/course.toml": policy})
+    write(home, files | {"slurm.toml": "", "fall/course.toml": policy})
     done = []
     for line in re.findall(r"^python -m grader (.+)$", PAGE.split("\n## Add a problem")[0], re.M):
         words = shlex.split(re.sub(r"\b20\d\d-(?=\d\d-\d\d)", "2999-", line))

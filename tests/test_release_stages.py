@@ -12,8 +12,7 @@ from grader.commands.cli import in_words_of_make
 from grader.commands.release import ledger, pages
 from grader.commands.release.contents import build, opened_early
 from grader.spec.problem import ROOT, problem_ids
-from tests import once
-from tests.releases import made, release
+from tests.releases import compiled, release
 
 ALL = problem_ids()
 STAGES = [ALL[:n] for n in (1, 2, 3, 4, 5, 7, 9)] + [("p02",), ("p03", "p05"), ("p08", "p09")]
@@ -110,15 +109,10 @@ def test_a_release_of_all_says_what_it_gives_away(tmp_path):
         assert code == 0 and "  opened  " not in out
 
 
-def odd():
-    return once.folder("odd", lambda folder: made(folder, "--problems", "p03,p05"))
-
-
 @pytest.mark.parametrize("which", ["p01,p02", "p03,p05"])
 def test_help_and_messages_of_a_stage_name_its_problems(tmp_path, which):
     folder = tmp_path / "course"
-    source = once.folder("stage", lambda f: made(f, "--problems", "p01,p02"))
-    shutil.copytree(source if which == "p01,p02" else odd(), folder)
+    shutil.copytree(compiled("stage" if which == "p01,p02" else "odd", which), folder)
     script = """
 import contextlib, sys
 sys.modules["classroom"] = None

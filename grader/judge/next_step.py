@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from grader.causes.diagnose import Cause
 from grader.judge import scoring
 from grader.report import state
 from grader.source.submission import Source
 from grader.spec.grade_record import SEVERITY, CheckResult, ComponentResult, Verdict
 from grader.spec.problem import Problem
+
+if TYPE_CHECKING:  # it imports torch, of which the process that prints the report has no need
+    from grader.causes.diagnose import Cause
 
 _ENDED = (Verdict.CRASH, Verdict.OUT_OF_MEMORY, Verdict.TIMEOUT)
 _BROKEN = SEVERITY[: SEVERITY.index(Verdict.SKIPPED)]

@@ -51,7 +51,7 @@ WRONG = (
         ("window begins late", "", "KEYS-NEVER-VISITED", (_FIRST, _FIRST.replace("- window_size + 1", "- window_size + BLOCK_N"))),
         ("full tiles too early", "", "KEYS-BEFORE-THE-WINDOW", (_START, _START.replace("end_key - window_size", "query_start - window_size"))),
         ("steps of two tiles", "", "KEYS-NEVER-VISITED", (_LOOP, _LOOP.replace("BLOCK_N, d", "2 * BLOCK_N, d"))),
-        ("window and sinks exchanged", "sinks", "OTHER-WINDOW", (_SIZES, _SIZES.replace("window_size, num_sink_tokens", "num_sink_tokens, window_size"))),
+        ("window and sinks exchanged", "sinks", "ARGUMENTS-EXCHANGED OTHER-WINDOW", (_SIZES, _SIZES.replace("window_size, num_sink_tokens", "num_sink_tokens, window_size"))),
         ("sinks part of the window", "", "VISIBLE-KEYS-MASKED OTHER-WINDOW", (_CLAMP, "window_size, num_sink_tokens = max(min(window_size, seqlen) - num_sink_tokens, 1), min(num_sink_tokens, seqlen)")),
         ("sinks clamped to the window size", "", "VISIBLE-KEYS-MASKED OTHER-PAIRS", (_CLAMP, "window_size, num_sink_tokens = min(window_size, seqlen), min(num_sink_tokens, window_size)")),
         ("sinks one short", "", "VISIBLE-KEYS-MASKED SINKS-ONE-FEWER", (_CLAMP, "window_size, num_sink_tokens = min(window_size, seqlen), max(min(num_sink_tokens, seqlen) - 1, 0)")),

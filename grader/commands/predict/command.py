@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from grader.base import stdout
 from grader.base.text import clean, styled, wrap
 from grader.commands.options import SUBMISSION, UsageError, expect_folder
-from grader.isolate.compiled import Call, compile_calls, unavailable
-from grader.isolate.predicted import CHIPS, predicted_call, timed_case
 from grader.judge import scoring
 from grader.report.predicted import BAND, GPU_NAMES, facts_of, time_cells
 from grader.source.submission import Source, read_source
@@ -34,6 +32,9 @@ class Predicted:
 
 def run(options: argparse.Namespace) -> int:
     """Show predictions; return 0 where there is one, else 1."""
+    from grader.isolate.compiled import unavailable  # imports torch, which --help need not
+    from grader.isolate.predicted import CHIPS
+
     folder = expect_folder(options.submission)
     for chip in CHIPS:
         if (missing := unavailable(chip)) is not None:
@@ -51,6 +52,9 @@ def run(options: argparse.Namespace) -> int:
 
 def predicted(problem: Problem, source: Source) -> Predicted:
     """Compile what the call of a problem's speed launches, for each chip, and predict it."""
+    from grader.isolate.compiled import Call, compile_calls
+    from grader.isolate.predicted import CHIPS, predicted_call, timed_case
+
     if not problem.uses_triton:
         return Predicted(problem, None, reason="it has no kernels to predict")
     if source.verdict is not None:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from grader.kernel.compile import machine_code
-from grader.kernel.machine.capture import parsed
 
 _CODE = ".code"
 # Some twenty versions of the kernels of a problem: half a KiB each, twice, and 20 of code.
@@ -92,7 +91,10 @@ def stages(
 
     Triton's own `compile` does the same, and keeps every stage in its cache.
     """
+    # The watch, which makes room, has no need of torch.
     from triton import __version__
+
+    from grader.kernel.machine.capture import parsed
 
     module, backend, known = parsed(source, target, options)
     metadata |= {"target": target, "compiler": (__version__, backend.hash()), **known.__dict__}
