@@ -127,11 +127,17 @@ def test_a_store_is_fed_by_its_address_and_a_line_of_a_step_by_other_steps(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line"), [("mask=tile_mask, other=0.0", "mask=tile_mask", 21), ("", "", 0)]
+    ("new", "found"),
+    [
+        ("mask=tile_mask", (21, "other")),
+        ("boundary_check=(0, 1)", (21, "padding_option")),
+        ('boundary_check=(0, 1), padding_option="zero"', (0, "other")),
+        ("mask=tile_mask, other=0.0", (0, "other")),
+    ],
 )
-def test_the_one_load_without_other_is_found(old, new, line):
-    source = Source("p02", model_answer("p02").replace(old, new).encode())
-    assert source.bare_load() == line
+def test_the_one_load_that_leaves_lanes_undefined_is_found(new, found):
+    source = model_answer("p02").replace("mask=tile_mask, other=0.0", new)
+    assert Source("p02", source.encode()).bare_load() == found
 
 
 def test_a_file_that_is_no_python_has_no_such_lines():

@@ -16,6 +16,7 @@ import triton
 from grader.kernel.machine.arrays import DTYPES
 from grader.kernel.machine.capture import Kernel, Launch
 from grader.kernel.machine.engine import Engine
+from grader.kernel.machine.flow import stored_to
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
 from grader.kernel.machine.steps import Failed, Limits, Stopped
@@ -273,3 +274,50 @@ def test_hostile_texts_do_no_harm(name: str) -> None:
         with pytest.raises((BadText, Unmodelled, Stopped, Failed)):
             engine.launch(Launch(kernel, (1, 1, 1), tensors))
     assert time.process_time() - start < 5.0
+
+
+HANDED = """module {
+tt.func public @kernel(%q: !tt.ptr<f32>, %k: !tt.ptr<f32>, %dq: !tt.ptr<f32>, %dk: !tt.ptr<f32>, %out: !tt.ptr<f32>, %n: i32) {
+%c0 = arith.constant 0 : i32
+%c1 = arith.constant 1 : i32
+%yes = arith.cmpi slt, %c0, %n : i32
+%ends:2 = scf.for %i = %c0 to %n step %c1 iter_args(%a = %q, %b = %dq) -> (!tt.ptr<f32>, !tt.ptr<f32>)  : i32 {
+%v = tt.load %a : !tt.ptr<f32>
+tt.store %b, %v : !tt.ptr<f32>
+%a2 = tt.addptr %a, %c1 : !tt.ptr<f32>, i32
+%b2 = tt.addptr %b, %c1 : !tt.ptr<f32>, i32
+scf.yield %a2, %b2 : !tt.ptr<f32>, !tt.ptr<f32>
+}
+%moved:2 = tt.call @"moved"(%k, %dk) : (!tt.ptr<f32>, !tt.ptr<f32>) -> (!tt.ptr<f32>, !tt.ptr<f32>)
+%w = tt.load %moved#0 : !tt.ptr<f32>
+cf.cond_br %yes, ^bb1(%moved#1 : !tt.ptr<f32>), ^bb2
+^bb1(%here: !tt.ptr<f32>):
+tt.store %here, %w : !tt.ptr<f32>
+cf.br ^bb2
+^bb2:
+tt.return
+}
+tt.func private @"moved"(%r: !tt.ptr<f32>, %s: !tt.ptr<f32>) -> (!tt.ptr<f32>, !tt.ptr<f32>) {
+tt.return %r, %s : !tt.ptr<f32>, !tt.ptr<f32>
+}
+}
+"""  # noqa: E501  (a line of TTIR is one line)
+
+
+ANYWHERE = "%p = tt.int_to_ptr %n64 : i64 -> !tt.ptr<f32>\n%yes ="
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stored"),
+    [
+        ("%yes =", "%yes =", "dq dk"),
+        ("store %b,", "store %a,", "q dk"),
+        ("scf.yield %a2, %b2", "scf.yield %b2, %a2", "q dq dk"),
+        ("store %here,", "store %moved#0,", "k dq"),
+        ("return %r, %s", "return %s, %r", "k dq"),
+        ("%yes =", "%n64 = arith.extsi %n : i32 to i64\n" + ANYWHERE, "q k dq dk out n"),
+    ],
+)
+def test_loops_calls_and_jumps_keep_what_is_loaded_from_what_is_stored_to(old, new, stored) -> None:
+    parsed = parse(HANDED.replace(old, new))
+    assert {parsed.names[value] for value in stored_to(parsed)} == set(stored.split())

@@ -192,6 +192,13 @@ def test_an_error_outside_of_all_steps_is_told_as_what_a_step_left():
     assert not message.help
 
 
+def test_a_default_that_triton_cannot_read_is_told_as_such():
+    last = "X_EVICTION: tl.constexpr,\n):  # fmt"
+    source = changed("p02", (last, last.replace(",", ", SIDE: tl.constexpr = {0: 4}[0],")))
+    headlines = {f.message.headline for f in judged("p02", source, "one_program").wrong.values()}
+    assert len(headlines) == 1 and "Dict" in headlines.pop()
+
+
 # -- a second call --------------------------------------------------------------------------------
 
 

@@ -48,3 +48,14 @@ def test_a_clamped_row_is_no_mistake_where_its_weight_is_zero() -> None:
     )
     judged = judge(source, load_problem("p03"), checks=("ragged", "lse"))
     assert judged.named == {"LSE-WITHOUT-MAX"}
+
+
+def test_lanes_that_a_block_pointer_leaves_undefined_are_the_mistake_and_not_their_state() -> None:
+    found = right_answers("unusual").get("p03-block_pointers")
+    if found is None:
+        pytest.skip("Triton 3.9 has no block pointers")
+    old = 'tl.load(v_tiles, boundary_check=(0,), padding_option="zero")'
+    wrong = found[1].replace(old, "tl.load(v_tiles, boundary_check=(0,))")
+    judged = judge(wrong, load_problem("p03"), checks=("ragged",))
+    (headline,) = {finding.message.headline for finding in judged.wrong.values()}
+    assert "a load without padding_option= left undefined" in headline and not judged.named

@@ -136,6 +136,10 @@ class Casebook:
         """
         self._states[place] = sighting
 
+    def add_undefined(self, place: Place) -> None:
+        """Take in that only lanes which a load left undefined are wrong: they make the state so."""
+        self._states.pop(place, None)
+
     def add_raced(self, place: Place, sighting: Sighting) -> None:
         """Take in what programs were seen to do that race, though the judged numbers are right."""
         self._wrong.append(place)

@@ -210,8 +210,8 @@ class CaseFindings:
                 " atomic_add, begins as torch.zeros"
             )
         elif bare:
-            line = self.source.bare_load()
-            headline = f"{name} depends on lanes that a load without other= left undefined"
+            line, lacks = self.source.bare_load()
+            headline = f"{name} depends on lanes that a load without {lacks}= left undefined"
             help = (
                 "lanes that a mask or boundary_check turns off may hold anything, here NaN; zeros"
                 " there give the right result: pass other=0.0 to the load, of a block pointer"

@@ -251,6 +251,9 @@ class ProblemRun:
             kept = _is_right_again(session, called)
         nan = any(bool(outputs[d.name].isnan().any()) for d in called.differences)
         bare = nan and session.machine and _is_right_again(session, called, lenient=True)
+        if bare:  # then the state is theirs, and no line of it is wrong
+            self._casebook_of(say.at).add_undefined(say.at.place)
+            seen = dataclasses.replace(seen, trace=None)
         small = None
         if not kept and self._shrinks and session.device == "cpu" and called.case.layout != "far":
             self._shrinks -= 1

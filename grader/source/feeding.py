@@ -108,12 +108,18 @@ def functions_called(tree: ast.Module, line: int) -> list[int]:
     return [n.lineno for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in names]
 
 
-def bare_loads(tree: ast.Module) -> list[int]:
-    """Return the lines of loads that have a mask, and no value for the lanes that it turns off."""
+def bare_loads(tree: ast.Module) -> dict[int, str]:
+    """Return the lines of loads that leave lanes undefined, each with the argument that it lacks.
+
+    They turn lanes off, by a mask or a block pointer's boundary_check, and give them no value.
+    """
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
     loads = [n for n in calls if getattr(n.func, "attr", "") == "load" and n.args]
-    named = [(n, len(n.args), {k.arg for k in n.keywords}) for n in loads]
-    return [n.lineno for n, m, k in named if (m > 1 or "mask" in k) and not (m > 2 or "other" in k)]
+    named = [(n.lineno, len(n.args), {k.arg for k in n.keywords}) for n in loads]
+    masked = [(n, m > 2 or "other" in k) for n, m, k in named if m > 1 or "mask" in k]
+    checked = [(n, "padding_option" in k) for n, _, k in named if "boundary_check" in k]
+    found = {n: "padding_option" for n, is_given in checked if not is_given}
+    return found | {n: "other" for n, is_given in masked if not is_given}
 
 
 class _Slice:

@@ -182,11 +182,15 @@ class Source:
         """Return the two arguments that the file passes in each other's places, if there are."""
         return exchanged(tree) if (tree := self.tree) else None
 
-    def bare_load(self) -> int:
-        """Return the first load with a mask and without `other`, 0 if steps differ."""
-        lines = bare_loads(tree) if (tree := self.tree) else []
-        steps = {self.step_at(line) or line for line in lines}
-        return min(lines) if len(steps) == 1 else 0
+    def bare_load(self) -> tuple[int, str]:
+        """Return the first load that leaves lanes undefined, and what it lacks: `other`, say.
+
+        The line is 0 if steps differ.
+        """
+        loads = bare_loads(tree) if (tree := self.tree) else {}
+        steps = {self.step_at(line) or line for line in loads}
+        line = min(loads) if len(steps) == 1 else 0
+        return line, loads.get(line) or min(loads.values(), default="other")
 
     def step_behind(self, spot: Spot) -> int | None:
         """Return the step in which the mistake lies that shows somewhere, None if that is not sure.

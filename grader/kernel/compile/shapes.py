@@ -65,6 +65,8 @@ def _compiled(frame: FrameType, path: str) -> tuple[Any, int] | None:
         return None
     if generator.file_name != path or not isinstance(node, (ast.expr, ast.stmt)):
         return None
+    if not hasattr(node, "lineno"):  # which Triton makes of the default of an argument
+        return None
     # Of a loop, and of nothing in it, Triton complains when it has read all of it.
     line = node.end_lineno + 1 if isinstance(node, _LOOPS) else node.lineno
     return generator, generator.begin_line + line

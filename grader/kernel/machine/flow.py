@@ -59,29 +59,37 @@ def offsets(module: Module) -> frozenset[int]:
 def stored_to(module: Module) -> frozenset[int]:
     """Return the parameters of the kernel through which it may store; too many rather than few.
 
-    What loops, branches and calls hand on is taken for all that any of them is handed.
+    A loop, a branch or a call hands each pointer on to one place: what is only loaded from stays
+    apart from what is stored to, though a loop moves both.
     """
     entry = module.functions[module.entry][0].arguments
-    handed, wanted, made = -1, [], {-1: []}
+    wanted: list[int] = []
+    made: dict[int, list[int]] = {}
 
-    def pointers(values: tuple[int, ...]) -> list[int]:
-        return [value for value in values if value > 0 and module.type(value).pointee]
+    def hand(values: Sequence[int], others: Sequence[int]) -> None:
+        for value, other in zip(values, others, strict=False):
+            if value > 0 and module.type(value).pointee:
+                made.setdefault(value, []).append(other)
 
-    for name, blocks in module.functions.items():
-        for number, block in enumerate(blocks):
-            if number or name != module.entry:
-                made.update((value, [handed]) for value in pointers(block.arguments))
+    for blocks in module.functions.values():
+        labels = {block.label: block.arguments for block in blocks}
         for op in operations(blocks):
             if op.name in STORES:
                 wanted.append(op.operands[0])
-            inner = [block for region in op.regions for block in region]
-            is_plain = not inner and op.name != "tt.call"
-            if not is_plain or not op.results:  # an end hands on, too
-                made[handed] += pointers(op.uses)
-            for block in inner:
-                made.update((value, [handed]) for value in pointers(block.arguments))
-            for value in pointers(op.results):
-                if op.name in _FROM_ANYWHERE:
-                    return frozenset(entry)
-                made[value] = pointers(op.operands) if is_plain else [handed]
+            elif op.name in _FROM_ANYWHERE and any(module.type(n).pointee for n in op.results):
+                return frozenset(entry)
+            elif op.name == "tt.call":
+                called = module.functions.get(op.text, [])
+                for block in called[:1]:
+                    hand(block.arguments, op.operands)
+                for last in (block.last for block in called):
+                    hand(op.results, last.operands if last and last.name == "tt.return" else ())
+            elif op.regions:
+                for value, other in handed(op):
+                    hand((value,), (other,))
+            else:
+                for operand in op.operands:
+                    hand(op.results, [operand] * len(op.results))
+            for label, values in op.targets:
+                hand(labels[label], values)
     return frozenset(reached(wanted, made) & set(entry))
