@@ -394,6 +394,11 @@ STOPPED = [
     "for q.numel in (1,):\n    pass",
     "def g():\n    g.k.numel = 0\ng.k = type(q)\ng()",
     "k = triton.jit(f)\nk.rewrite = 0",
+    # A kernel holds the names of its module, builtins among them.
+    "triton.jit(f).get_capture_scope()",
+    "triton.constexpr_function(f).get_capture_scope()",
+    "triton.jit(f).used_global_vals",
+    "triton.jit(f).create_binder()[3].get_module_map",
     "@triton.jit\ndef k():\n    pass\nk.fn = 0",
     "class A:\n    def f(self):\n        for self in (1,):\n            self.numel = 0\nA().f()",
     "class A:\n    def f(self):\n        self.tolist = None\nA.f(torch.Tensor)",

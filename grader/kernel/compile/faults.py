@@ -37,7 +37,8 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
         line = _read_line(cause, path) or _line_in(cause, path) or line
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # room for what follows
-    shown = error
+    # What the judge says is not measured, whatever a file has made of it: its class tells why.
+    shown = next((e for e in chain if isinstance(e, NotMeasured)), error)
     text = _text(shown)
     status = _status(error, chain, text, path, importing)
     compiling = _compiling(chain)

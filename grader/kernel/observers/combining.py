@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,9 @@ class Combining:
     def computed(self, event: events.Computed) -> Any:
         """Return what is known of a result."""
         type = event.types[-1]
+        if event.op.name == _PRODUCT and len(type.shape) == 2 and _is_outer(event):
+            count = math.prod(type.shape) * len(event.programs)
+            self._record.counters[Counter.MULTIPLY_ADDS] += count
         notes = [
             note if own.shape == type.shape else NOTHING
             for note, own in zip(event.notes, event.types, strict=False)
@@ -91,6 +95,12 @@ class Combining:
         if maker is None or maker.name not in ELEMENTWISE or event.types[0].element != "i1":
             return 0
         return self._record.where.line_of(maker)
+
+
+def _is_outer(event: events.Computed) -> bool:
+    """Whether a column is multiplied by a row: neither operand is as large as the result."""
+    (result,), operands = event.results, event.operands
+    return all(math.prod(x.shape[1:]) < math.prod(result.shape[1:]) for x in operands)
 
 
 def merged(known: list[Note]) -> tuple[Rows | None, ...]:
