@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import enum
 import functools
 import re
@@ -77,6 +78,8 @@ def loaded(tmp_path, monkeypatch):
     """Runs a text as a worker does under the source policy, and returns its names."""
     monkeypatch.setattr(functools, "update_wrapper", functools.update_wrapper)
     monkeypatch.setattr(enum.EnumType, "_create_", enum.EnumType._create_)
+    monkeypatch.setattr(functools, "total_ordering", functools.total_ordering)
+    monkeypatch.setattr(dataclasses, "_process_class", dataclasses._process_class)
     walls.install("answer")
 
     def load(text, differentiates=False):

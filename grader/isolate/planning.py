@@ -103,6 +103,9 @@ class Recorder(DispatchMode):
             return func(*args, **kwargs)
         if operators.tells(func, args):
             return self._answer(func, args, kwargs)
+        if operators.puts_by_mask(func, args):  # of which nothing is true here: it is not run
+            self._operator(func, self._codes(args, kwargs), args[0])
+            return args[0]
         before = _storages((args, tuple(kwargs.values())))
         given = self._codes(args, kwargs) if _writes(func) else None  # as they are before it
         result = func(*args, **kwargs)

@@ -15,6 +15,7 @@ import traceback
 from typing import Any
 
 from grader.kernel.compile import assembler, shapes
+from grader.kernel.machine.steps import Stopped
 from grader.kernel.machine.tensors import OutOfBounds
 from grader.kernel.machine.ttir import NotMeasured
 from grader.spec.protocol import Reply, Status
@@ -81,9 +82,9 @@ def _status(
         return Status.NOT_MODELLED
     if any(isinstance(e, NotImplementedError) and _raised_in(e, path) for e in chain):
         return Status.NOT_IMPLEMENTED
-    if "OutOfBounds" in names:
+    if any(isinstance(e, OutOfBounds) for e in chain):
         return Status.OUT_OF_BOUNDS
-    if "Stopped" in names:
+    if any(isinstance(e, Stopped) for e in chain):
         return Status.STOPPED
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         return Status.EXITED

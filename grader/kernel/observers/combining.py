@@ -41,9 +41,14 @@ class Combining:
     def computed(self, event: events.Computed) -> Any:
         """Return what is known of a result."""
         type = event.types[-1]
-        if event.op.name == _PRODUCT and len(type.shape) == 2 and _is_outer(event):
-            count = math.prod(type.shape) * len(event.programs)
-            self._record.counters[Counter.MULTIPLY_ADDS] += count
+        if (
+            type.is_float
+            and event.op.name != _CHOICE
+            and is_outer(event.operands, event.results[0])
+        ):
+            self._record.counters[Counter.MULTIPLY_ADDS] += math.prod(type.shape) * len(
+                event.programs
+            )
         notes = [
             note if own.shape == type.shape else NOTHING
             for note, own in zip(event.notes, event.types, strict=False)
@@ -97,9 +102,11 @@ class Combining:
         return self._record.where.line_of(maker)
 
 
-def _is_outer(event: events.Computed) -> bool:
-    """Whether a column is multiplied by a row: neither operand is as large as the result."""
-    (result,), operands = event.results, event.operands
+def is_outer(operands: Sequence[Tensor], result: Tensor) -> bool:
+    """Whether something is computed of each of some rows and each of others.
+
+    Then no operand is as large as the result: products that no dot makes are such.
+    """
     return all(math.prod(x.shape[1:]) < math.prod(result.shape[1:]) for x in operands)
 
 

@@ -90,27 +90,20 @@ class Products:
         """Return what is known of a reduction; a sum of elementwise products may be a dot."""
         note, axis = event.notes[0], event.op.number("axis")
         if note is NOTHING or not any(note.axes):
-            return self.summed(event)
+            return NOTHING
         combined = event.op.regions[0][0].operations[0].name
         if note.is_of_pairs and note.axes[axis].of_queries:
             self._record.note_line(Counter.OVER_QUERIES_LINE)
         dot = as_dot(*note.factors, axis) if note.factors and combined == "arith.addf" else ()
         if dot:
+            products = math.prod(event.types[0].shape) * len(event.programs)
+            self._record.counters[Counter.MULTIPLY_ADDS] -= products  # counted before: `is_outer`
             into = NOTHING, torch.zeros((1, 1, 1)), event.types[-1]
             notes, operands, kinds = zip(*dot, into, strict=True)
             changed = {"notes": notes, "operands": operands, "types": (*kinds, event.types[-1])}
             return self.multiplied(dataclasses.replace(event, **changed))
-        if len(note.axes) > 2:
-            self.summed(event)
         axes = (*note.axes[:axis], *note.axes[axis + 1 :])
         return Note(axes) if any(axes) else NOTHING
-
-    def summed(self, event: events.Computed) -> Any:
-        """Count what is combined along an axis, of numbers that may be products of any kind."""
-        if event.types[0].is_float:
-            count = math.prod(event.types[0].shape) * len(event.programs)
-            self._record.counters[Counter.MULTIPLY_ADDS] += count
-        return NOTHING
 
     def _note(self, a: Tile, b: Tile, event: events.Computed) -> tuple[int, tuple[int, int]]:
         """Return which product it is, and the size of the tile, queries by keys."""

@@ -60,7 +60,6 @@ class Tracing:
             **dict.fromkeys(_ACCESSES, touching.touched),
             "tt.dot": products.multiplied,
             "tt.reduce": products.reduced,
-            "tt.scan": products.summed,
         }
 
     def __call__(self, event: events.Event) -> Any:
