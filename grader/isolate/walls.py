@@ -192,9 +192,9 @@ def install(module: str) -> None:
     def of_the_file(change: Callable[..., Any]) -> Callable[..., Any]:
         def changed(kind: type, *args: Any, **options: Any) -> Any:
             frame = sys._getframe(1)
-            while frame.f_globals["__name__"] == dataclasses.__name__:
+            while frame.f_globals.get("__name__") == dataclasses.__name__:
                 frame = frame.f_back
-            if frame.f_globals["__name__"] == module != _home(kind):
+            if frame.f_globals.get("__name__") == module != _home(kind):
                 raise NotOwn(f"{kind.__name__} is given methods, and is no class of this file")
             return change(kind, *args, **options)
 
