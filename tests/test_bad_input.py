@@ -164,7 +164,7 @@ FAULTS = {
         .replace("  # <-", "")
         .replace("kernel[(1,)](x, y, SIZE=8)", "kernel[(1, 70_000)](x, y, SIZE=8)  # <-"),
         "error",
-        "BadGrid: axis 1 of the grid has 70000 programs, a GPU takes 65535",
+        "BadGrid: axis 1 of the grid has 70000 programs, a GPU takes 0 to 65535",
     ),
 }
 

@@ -146,7 +146,7 @@ def test_heuristics_descriptors_questions_about_the_gpu_and_a_backward_pass(seen
     ("way", "words"),
     [
         (8, "out_ptr: got a tensor in the CPU's memory, expected the GPU's"),
-        (14, "axis 1 of the grid has 70000 programs, a GPU takes 65535"),
+        (14, "axis 1 of the grid has 70000 programs, a GPU takes 0 to 65535"),
         (20, "num_wraps"),
         (21, "'n'"),
     ],

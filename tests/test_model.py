@@ -144,6 +144,13 @@ def test_a_record_comes_back_from_json_as_it_was():
     assert record.to_json().endswith("}\n")
 
 
+def test_the_json_of_a_record_moves_no_cursor_and_comes_back():
+    message = Message(headline="\x1b[31m \x9b2J \u202e \u2028 \x7f é")
+    assert message.to_json().isprintable() is False  # but for its line breaks
+    assert message.to_json().replace("\n", "").isprintable()
+    assert Message.model_validate_json(message.to_json()) == message
+
+
 def test_the_schema_in_docs_is_that_of_the_record():
     expected = "write it anew with: python -m tests.test_model"
     assert SCHEMA.read_text(encoding="utf-8") == schema_text(), expected

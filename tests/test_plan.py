@@ -94,6 +94,23 @@ ASKS = {
         run(x, w, y, every if not torch.equal(x, torch.zeros_like(x)) else every[:0])
     """,
     "bytes": "run(x, w, y, every + (every[-1:].view(torch.uint8).tolist()[7]))",
+    "a constant of Python's that is changed": """
+        places = torch.tensor([5, 7])
+        places += 1
+        places[0] -= 6
+        run(x, w, y, every[places[0]:] if int(places[1]) == 8 else every[:0])
+    """,
+    "a result in memory that grows": """
+        places, more = torch.empty(0, dtype=torch.int64), every[:0].clone()
+        torch.sub(every, 0, out=places)
+        run(x, w, y, more.resize_(len(x)).copy_(places))
+    """,
+    "values where a mask is true": """
+        places, some = torch.empty_like(every), every % 2 == 0
+        places[some] = every[some]
+        places[~some] = every[~some]
+        run(x, w, y, places)
+    """,
     "two questions, of which one is caught": """
         try:
             found = bool((x == 0).all())

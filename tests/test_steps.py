@@ -97,15 +97,24 @@ def test_a_step_that_is_done_wrong_is_named_beside_one_that_is_empty():
     assert judged.of("ragged_rows").step != 6 == judged.of("products").step
 
 
-def test_products_that_pytorch_does_not_count_cost_nothing():
+PRODUCTS = {
+    "by elements": "(a.float()[..., None] * b.float()[:, None]).sum(2)",
+    "by addbmm": "torch.stack([torch.addbmm(x.new_zeros(len(x), y.shape[1]), x[None], y[None])"
+    " for x, y in zip(a.float(), b.float())])",
+}
+
+
+@pytest.mark.parametrize("how", PRODUCTS)
+@pytest.mark.parametrize("skips", [True, False])
+def test_products_count_whatever_makes_them(how, skips):
     source = model_answer("p01").replace(
         "from given.products import tile_matmul",
-        "def tile_matmul(a, b, scale=1.0):\n"
-        "    return scale * (a.float()[..., None] * b.float()[:, None]).sum(2)",
+        f"def tile_matmul(a, b, scale=1.0):\n    return scale * {PRODUCTS[how]}",
     )
+    source = source if skips else source.replace("stop = q_stop\n", "stop = seqlen_k\n")
     judged = judge(source, load_problem("p01"), checks={"causal", "skipped_tiles"})
     assert judged.of("causal").verdict is Verdict.PASS
-    assert judged.of("skipped_tiles").verdict is Verdict.NOT_MEASURED
+    assert judged.of("skipped_tiles").verdict is (Verdict.PASS if skips else Verdict.FAIL)
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())

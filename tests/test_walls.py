@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import dataclasses
 import enum
 import functools
 import re
+import subprocess
+import sys
+import types
 
 import pytest
 import torch
 
+from grader.base import attributes
 from grader.isolate import asking, walls
-from grader.spec.problem import load_problem
+from grader.spec.problem import ROOT, load_problem
 from tests import forked
 from tests.evasions import STOPPED
 from tests.harness import judge, model_answer
@@ -72,6 +78,8 @@ def loaded(tmp_path, monkeypatch):
     """Runs a text as a worker does under the source policy, and returns its names."""
     monkeypatch.setattr(functools, "update_wrapper", functools.update_wrapper)
     monkeypatch.setattr(enum.EnumType, "_create_", enum.EnumType._create_)
+    monkeypatch.setattr(functools, "total_ordering", functools.total_ordering)
+    monkeypatch.setattr(dataclasses, "_process_class", dataclasses._process_class)
     walls.install("answer")
 
     def load(text, differentiates=False):
@@ -219,3 +227,81 @@ def test_classes_of_a_file_are_watched(loaded):
     assert len(one) == 1 and one[2] == 2 and names["A"].__len__.__module__ == "answer"
     with pytest.raises(asking.AskedUnseen):
         torch.tensor(one)
+
+
+_KERNELS = """
+C = tl.constexpr(3)
+
+
+@triton.jit
+def inner(x):
+    tl.store(x, C)
+
+
+@triton.autotune([triton.Config({"M": 1})], key=[])
+@triton.heuristics({"N": lambda arguments: 1})
+@triton.jit
+def outer(x, N: tl.constexpr, M: tl.constexpr):
+    inner(x)
+
+
+@triton.constexpr_function
+def doubled(n):
+    return 2 * n
+
+
+ENDED = outer[(1,)](torch.zeros(1))
+"""
+
+
+def test_nothing_open_of_a_kernel_leads_to_a_module_or_to_the_names_of_one(tmp_path):
+    """In this version of Triton: what would, is closed in grader/base/attributes.py."""
+    path = tmp_path / "kernels.py"
+    path.write_text(
+        f"import torch\nimport triton\nimport triton.language as tl\n{_KERNELS}", "utf-8"
+    )
+    script = """if 1:
+        import sys
+        from grader.kernel.compile import absent_gpu
+        from grader.kernel.machine import capture
+        from tests.test_walls import leading
+
+        absent_gpu.answer()
+        capture.install(lambda launch: None)
+        sys.path.insert(0, sys.argv[1])
+        import kernels
+
+        print(*leading([kernels.inner, kernels.outer, kernels.doubled, kernels.ENDED]))
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (found.stdout.strip(), found.stderr) == ("", "")
+
+
+def leading(waiting, deep=6):
+    """Return how what is open of some objects, or what a call of it returns, leads to modules."""
+    waiting, found, seen = [("", x, 0) for x in waiting], [], {}
+    for path, value, far in waiting:
+        names = isinstance(value, dict) and {"__builtins__", "__loader__"} & value.keys()
+        if names or isinstance(value, (types.ModuleType, types.FrameType, types.CodeType)):
+            found.append(path)
+        elif (
+            id(value) not in seen and far < deep and not isinstance(value, (str, int, torch.Tensor))
+        ):
+            seen[id(value)] = value
+            parts = [(f"{path}[]", part) for part in _parts(value)]
+            for name in dir(value):
+                if not attributes.is_closed(name) and not attributes.is_dunder(name):
+                    with contextlib.suppress(Exception):
+                        parts.append((f"{path}.{name}", getattr(value, name)))
+                        if type(value).__module__.startswith("triton") and name != "do_bench":
+                            parts.append((f"{path}.{name}()", getattr(value, name)()))
+            waiting += [(*part, far + 1) for part in parts]
+    return found
+
+
+def _parts(value):
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    return list(value) if isinstance(value, (list, tuple, set, frozenset)) else []

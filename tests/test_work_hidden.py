@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from grader.judge.scoring import score_work
+from grader.judge.scoring import score_work, work_fraction
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
 from tests import forked
 from tests.harness import SEED, model_answer
+from tests.hostile import choosing
 from tests.records import count_work
 from tests.test_work import LAUNCH, counted, edited, ratios, short
 
@@ -87,6 +88,14 @@ def test_products_that_are_no_dots_are_counted_as_these_are():
     of_sums = "scores = tl.sum(q[:, None, :].to(tl.float32) * k[None, :, :].to(tl.float32), 2)"
     figures = counted(edited("p04", scores, of_sums), short("p04"))
     assert figures.multiply_adds == counted(model_answer("p04"), short("p04")).multiply_adds
+
+
+@pytest.mark.parametrize("how", choosing.SCORES)
+def test_products_of_what_is_not_known_are_counted(how):
+    """All tiles of copies that the judge does not recognise: reads are hidden, products are not."""
+    figures = counted(choosing.every_tile(how), short("p04"))
+    assert ratios(figures)["elements read"] < 1.0
+    assert work_fraction(figures) == 0 and ratios(figures)["multiply-adds"] > 1.4
 
 
 def test_a_kernel_that_is_launched_from_a_thread_is_seen():

@@ -12,11 +12,14 @@ SETTABLE = frozenset(["block_shape", "grad", "requires_grad"])
 UNDERSCORED = frozenset(["_asdict", "_fields", "_init_handles", "_make", "_replace"])
 # Methods of text that name attributes.
 TEMPLATES = frozenset(["format", "format_map"])
-# Of an error, and of a module that some object leads to: modules are reached by imports alone.
+# Of an error, of a module that some object leads to, of a kernel, which holds the names of its
+# module, and of an abstract class, of which another's may be said to be one: modules are reached by
+# imports alone. Guarded by tests/test_walls.py.
 _LEADING = frozenset(
     """
-    builtins code codeop ctypes evaluate gc importlib inspect io marshal multiprocessing obj os
-    pathlib pickle posix runpy shutil socket subprocess sys tempfile threading types
+    builtins code codeop ctypes evaluate gc get_capture_scope get_module_map importlib inspect io
+    marshal multiprocessing obj os pathlib pickle posix register runpy shutil socket subprocess sys
+    tempfile threading types used_global_vals
     """.split()
 )
 # Methods that read or write a file, of storages and of numpy's arrays.

@@ -129,6 +129,19 @@ def of_call(evidence: CallEvidence, signature: str) -> CaseOutcome | None:
     return outcome
 
 
+def of_choice(failure: CaseOutcome, result: Reply | Ended | None, *, ran: bool) -> CaseOutcome:
+    """Return a failure; as an error where a file that `ran` elsewhere does what is not measured.
+
+    It may not choose what counts. How much room the system has, it does not choose.
+    """
+    chosen = isinstance(result, Reply) and result.status == Status.NOT_MODELLED
+    if not ran or not chosen or result.error_type == "NoRoom":
+        return failure
+    help = "other cases run here: launch kernels of the same operations in all of them"
+    headline = failure.headline.removeprefix("not measured: ")
+    return dataclasses.replace(failure, verdict=Verdict.ERROR, headline=headline, help=help)
+
+
 def of_remark(evidence: CallEvidence, names: Collection[str]) -> CaseOutcome | None:
     """Return what it comes to that programs race for what some outputs are made of.
 

@@ -36,12 +36,16 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A storage of a plan: `size` bytes from byte `base` of memory; `address` is the plan's."""
+    """A storage of a plan: `size` bytes from byte `base` of memory; `address` is the plan's.
+
+    One of an input has its bounds for good; another may grow, as `out=` lets it.
+    """
 
     memory: torch.UntypedStorage
     base: int
     size: int
     address: int
+    is_input: bool
 
 
 class Replay:
@@ -104,7 +108,8 @@ class Replay:
             ]
             self.answer = told if tensors else found
         for code, tensor in zip(results, made, strict=False):
-            if code is not None and code[0] not in self._stored:
+            known = self._stored.get(code[0]) if code is not None else None
+            if code is not None and not (known and known.is_input):
                 self._bind(code, tensor)
 
     def _do_constant(self, number: int, values: str) -> None:
@@ -163,7 +168,7 @@ class Replay:
         known = self._stored.get(number)
         size = least if is_input or base < 0 else min(int(size), memory.nbytes() - base)
         size = max(size, known.size) if known and is_input else size  # far: all lie in one
-        self._stored[number] = Stored(memory, base, size, int(address))
+        self._stored[number] = Stored(memory, base, size, int(address), is_input)
 
     def _tensor(self, code: list) -> torch.Tensor:
         number, offset, sizes, strides, dtype = code

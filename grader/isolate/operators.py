@@ -39,11 +39,17 @@ CLOSED = (COMPUTES, SHORTCUT)
 _PUTS = {"_index_put_impl", "index_put", "put"}
 
 PRODUCTS = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"}  # of matrices
+_BATCHED = {"aten::bmm", "aten::baddbmm", "aten::_cdist_forward"}
+# And what else multiplies each of some rows by each of others.
+_CROSSED = PRODUCTS | _BATCHED | {"aten::addbmm", "aten::mv", "aten::addmv", "aten::dot"}
+_CROSSED |= {"aten::vdot", "aten::convolution", "aten::_trilinear"}
+_OUTER = ("aten::mul", "aten::addcmul")  # where the result is larger than both factors
 _READ_OPERATOR = "aten::_local_scalar_dense"
 # Their results, or the sizes of them, tell Python what a tensor holds.
 _TELLING = {"_unique2", "masked_select", "nonzero", "repeat_interleave", "unique_dim"}
 _TELLING |= {"allclose", "equal"}
 _INDEXING = {"_unsafe_index", "index"}  # so do theirs at the places where a mask is true
+_PUTS_BY_INDEX = {"aten::_index_put_impl_", "aten::index_put_"}
 _MASKS = (torch.bool, torch.uint8)
 _numel = torch.Tensor.numel  # whatever becomes of the class
 _NAMESPACES = ("aten", "prim", "prims", "profiler")
@@ -233,10 +239,25 @@ class _Dispatched(DispatchMode):
             kind = COUNTED
         if kind in (COUNTED, ARITHMETIC):
             self._record.made(func, kind, args, result)
-        if _name(func) in PRODUCTS:
-            left, _ = list(tensors(args))[-2:]
-            self._record.multiply_adds += result.numel() * left.shape[-1]
+        self._record.multiply_adds += multiply_adds(_name(func), args, result)
         return result
+
+
+def multiply_adds(name: str, args: Any, result: Any) -> int:
+    """Return how many numbers an operator multiplies and adds up; 0 of one that is no product.
+
+    Of (M, K) and (K, N), or what is laid out otherwise, M * N * K: the root of what is left,
+    right and in the result, each K, M and N twice; batches are in all three.
+    """
+    if name not in _CROSSED and name not in _OUTER:
+        return 0
+    of = [x for x in tensors(args) if x.dim()]
+    factors = of[:2] if name == "aten::convolution" else of[-2:]
+    sizes = [x.numel() for x in factors]
+    if name in _OUTER:
+        return result.numel() if max(sizes, default=0) < result.numel() else 0
+    batches = math.prod(result.shape[:-2]) if name in _BATCHED else 1
+    return math.isqrt(math.prod(sizes) * result.numel() // max(1, batches))
 
 
 @functools.cache
@@ -271,5 +292,13 @@ def reads_one(func: Any) -> bool:
 def tells(func: Any, args: Any) -> bool:
     """Whether an operator tells Python something of a tensor's values."""
     name = _name(func).partition("::")[2].removesuffix("_")
-    masks = tensors(args[1:]) if name in _INDEXING else ()
-    return name in _TELLING or any(mask.dtype in _MASKS for mask in masks)
+    return name in _TELLING or (name in _INDEXING and _has_mask(args[1:]))
+
+
+def puts_by_mask(func: Any, args: Any) -> bool:
+    """Whether an operator puts values where a mask is true: as many as that has."""
+    return _name(func) in _PUTS_BY_INDEX and _has_mask(args[1:2])
+
+
+def _has_mask(values: Any) -> bool:
+    return any(mask.dtype in _MASKS for mask in tensors(values))

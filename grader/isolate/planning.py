@@ -103,12 +103,16 @@ class Recorder(DispatchMode):
             return func(*args, **kwargs)
         if operators.tells(func, args):
             return self._answer(func, args, kwargs)
+        if operators.puts_by_mask(func, args):  # of which nothing is true here: it is not run
+            self._operator(func, self._codes(args, kwargs), args[0])
+            return args[0]
         before = _storages((args, tuple(kwargs.values())))
+        given = self._codes(args, kwargs) if _writes(func) else None  # as they are before it
         result = func(*args, **kwargs)
         if func in EMPTY:
             result.zero_()  # where a kernel computes indices, these are some
-        if _writes(func) or not _storages((result,)) <= before:  # else it is a view
-            self._operator(func, args, kwargs, result)
+        if given or not _storages((result,)) <= before:  # else it is a view
+            self._operator(func, given or self._codes(args, kwargs), result)
         return result
 
     def launch(self, launch: capture.Launch) -> None:
@@ -139,12 +143,14 @@ class Recorder(DispatchMode):
             )
         self._plan["steps"].append([kind, _lines(self.path), *step])
 
-    def _operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        name, overload = func._schema.name, func._schema.overload_name
-        given = [self._code(value) for value in args]
+    def _codes(self, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         named = {key: self._code(value) for key, value in kwargs.items()}
+        return [self._code(value) for value in args], named
+
+    def _operator(self, func: Any, given: tuple[list, dict], result: Any) -> None:
+        name, overload = func._schema.name, func._schema.overload_name
         made = [self._tensor(x, made=True) if _is_tensor(x) else None for x in plan.flat(result)]
-        self._step("op", name, overload, given, named, made)
+        self._step("op", name, overload, *given, made)
 
     def _text(self, kernel: capture.Kernel) -> list[Any]:
         self.has_translated = True
@@ -175,7 +181,7 @@ class Recorder(DispatchMode):
 
     def _answer(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Return what an operator comes to whose result, or its size, follows from values."""
-        self._operator(func, args, kwargs, ())
+        self._operator(func, self._codes(args, kwargs), ())
         step = self._plan["steps"][-1]
         answer = self._asked()
         if not isinstance(answer, list):
@@ -210,16 +216,21 @@ class Recorder(DispatchMode):
         return [number, *place, str(tensor.dtype).removeprefix("torch.")]
 
     def _number(self, storage: torch.UntypedStorage, made: bool) -> int:
-        """Return the number of a storage; one that no step has `made` came from Python's values."""
+        """Return the number of a storage; one that no step has `made` came from Python's values.
+
+        What a step makes of one that is there may be larger, as `out=` lets it grow.
+        """
         number = self._numbers.get(storage._cdata)
+        is_new = number is None
         if number is None:
             number = self._numbers[storage._cdata] = self._next
             self._next += 1
             self._known[number] = StorageWeakRef(storage)
+        if is_new or made:
             self._plan["storages"][number] = [storage.data_ptr(), storage.nbytes()]
-            if not made:
-                values = bytes(readings.as_numpy(_bytes(storage)))
-                self._step("constant", number, base64.b64encode(values).decode())
+        if is_new and not made:
+            values = bytes(readings.as_numpy(_bytes(storage)))
+            self._step("constant", number, base64.b64encode(values).decode())
         return number
 
 

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 import enum
 import functools
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from string import Formatter
 from types import CodeType, FunctionType
 from typing import Any, NoReturn
@@ -167,9 +169,10 @@ class _Type(metaclass=_Types):
 
 
 def install(module: str) -> None:
-    """Let enumerations make no class of text, and functools.wraps change functions alone.
+    """Let enumerations make no class of text, and decorators change what is the file's alone.
 
-    It copies attributes, which a function of the file may have by any name.
+    functools.wraps copies attributes, which a function of the file may have by any name; others
+    give methods to a class.
     """
     update, create = functools.update_wrapper, enum.EnumType._create_
     wrappers = (FunctionType, type(functools.cache(len)))
@@ -186,5 +189,18 @@ def install(module: str) -> None:
             raise NotOwn("an enumeration is made of text: write it as a class")
         return kind
 
+    def of_the_file(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(kind: type, *args: Any, **options: Any) -> Any:
+            frame = sys._getframe(1)
+            while frame.f_globals.get("__name__") == dataclasses.__name__:
+                frame = frame.f_back
+            if frame.f_globals.get("__name__") == module != _home(kind):
+                raise NotOwn(f"{kind.__name__} is given methods, and is no class of this file")
+            return change(kind, *args, **options)
+
+        return changed
+
     functools.update_wrapper = update_wrapper  # which functools.wraps calls
     enum.EnumType._create_ = created
+    functools.total_ordering = of_the_file(functools.total_ordering)
+    dataclasses._process_class = of_the_file(dataclasses._process_class)  # whatever is decorated

@@ -108,12 +108,7 @@ class CaseFindings:
     def failed(self, failure: outcome.CaseOutcome, evidence: CallEvidence) -> Finding:
         """Return the finding of a call without outputs to compare, or of a remark about one."""
         reply = evidence.result
-        unmodelled = isinstance(reply, Reply) and reply.status == Status.NOT_MODELLED
-        unmodelled = unmodelled and reply.error_type != "NoRoom"  # which is the system's choice
-        if unmodelled and self.ran:  # a file may not choose what counts
-            help = "other cases run here: launch kernels of the same operations in all of them"
-            change = {"headline": failure.headline.removeprefix("not measured: "), "help": help}
-            failure = dataclasses.replace(failure, verdict=Verdict.ERROR, **change)
+        failure = outcome.of_choice(failure, reply, ran=bool(self.ran))
         if isinstance(reply, Reply) and reply.status in (Status.EXCEPTION, Status.COMPILE_FAILED):
             failure = of_error(failure, reply, self.at.problem, self.source) or failure
         if isinstance(reply, Reply) and reply.status == Status.BAD_RETURN:

@@ -328,6 +328,7 @@ class ProblemRun:
             reason = f"the judge's tracer failed: {reply.text}"[:600]
             return Evidence(verdict=Verdict.INTERNAL, reason=reason)
         if failure is not None:
+            failure = outcome.of_choice(failure, reply, ran=bool(self.compiling.on_machine))
             return Evidence(verdict=failure.verdict, reason=f"{failure.headline} ({case})")
         if find_differences(evidence.outputs, called.expected):
             return Evidence(verdict=Verdict.FAIL, reason=f"the result is wrong ({case})")

@@ -372,7 +372,3 @@ class GradeRecord(Record):
     bonus: Points
     interrupted: bool = False
     duration_s: float = 0.0
-
-    def to_json(self) -> str:
-        """Return the record as JSON text."""
-        return self.model_dump_json(indent=1) + "\n"

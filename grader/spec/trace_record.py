@@ -114,7 +114,3 @@ class TraceRecord(Record):
     parting: Parting | None = None
     conclusion: Text
     notes: tuple[Text, ...] = ()
-
-    def to_json(self) -> str:
-        """Return the record as JSON text."""
-        return self.model_dump_json(indent=1) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.hostile import (
+    choosing,
     deaths,
     endless,
     gpu,
@@ -47,6 +48,7 @@ CATALOGUE: tuple[Hostile, ...] = (
     *endless.ENTRIES,
     *reaching.ENTRIES,
     *windows.ENTRIES,
+    *choosing.ENTRIES,
     *modes.ENTRIES,
     *gpu.ENTRIES,
     *hosts(walls.REACHING[:12], jailed=True),

@@ -15,6 +15,7 @@ import traceback
 from typing import Any
 
 from grader.kernel.compile import assembler, shapes
+from grader.kernel.machine.steps import Stopped
 from grader.kernel.machine.tensors import OutOfBounds
 from grader.kernel.machine.ttir import NotMeasured
 from grader.spec.protocol import Reply, Status
@@ -37,7 +38,8 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
         line = _read_line(cause, path) or _line_in(cause, path) or line
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # room for what follows
-    shown = error
+    # What the judge says is not measured, whatever a file has made of it: its class tells why.
+    shown = next((e for e in chain if isinstance(e, NotMeasured)), error)
     text = _text(shown)
     status = _status(error, chain, text, path, importing)
     compiling = _compiling(chain)
@@ -80,9 +82,9 @@ def _status(
         return Status.NOT_MODELLED
     if any(isinstance(e, NotImplementedError) and _raised_in(e, path) for e in chain):
         return Status.NOT_IMPLEMENTED
-    if "OutOfBounds" in names:
+    if any(isinstance(e, OutOfBounds) for e in chain):
         return Status.OUT_OF_BOUNDS
-    if "Stopped" in names:
+    if any(isinstance(e, Stopped) for e in chain):
         return Status.STOPPED
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         return Status.EXITED

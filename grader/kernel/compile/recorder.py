@@ -27,7 +27,7 @@ from grader.kernel.compile.chips import MAX_THREADS, Chip
 from grader.kernel.compile.predicting import Predictor
 from grader.kernel.lines import kernel_line
 from grader.kernel.machine import capture
-from grader.kernel.machine.steps import MAX_GRID
+from grader.kernel.machine.steps import BadGrid, check_grid
 from grader.kernel.passed import tensors_of
 
 MAX_KERNELS = 32
@@ -210,10 +210,10 @@ class Recorder:
             raise made.error.with_traceback(made.traceback)
 
     def _bad_launch(self, launch: capture.Launch, scratch: tuple[Any, Any]) -> Exception | None:
-        for axis, (size, most) in enumerate(zip(launch.grid, MAX_GRID, strict=True)):
-            if size > most:
-                text = f"axis {axis} of the grid has {size} programs, a GPU takes {most}"
-                return ValueError(text)
+        try:
+            check_grid(launch.grid)
+        except BadGrid as error:
+            return error
         for name, value in launch.arguments:
             for place, tensor in tensors_of(name, value):
                 if self.memory.is_on_cpu(tensor):

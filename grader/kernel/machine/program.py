@@ -17,15 +17,14 @@ from grader.kernel.machine import control, elementwise, events, flow, memory, no
 from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers, shown
 from grader.kernel.machine.exact import Site, sites, widen
 from grader.kernel.machine.steps import (
-    MAX_GRID,
     Asserted,
-    BadGrid,
     Body,
     Env,
     Limits,
     Run,
     State,
     Translation,
+    check_grid,
 )
 from grader.kernel.machine.tensors import SHIFT, Memories
 from grader.kernel.machine.ttir import Block, Module, Operation, operations
@@ -232,12 +231,10 @@ class Program(Translation):
         Raises:
             OutOfBounds: an access is outside its tensor.
             Stopped, MemoryError: a limit is reached.
-            BadGrid: no GPU takes that many programs.
+            BadGrid: no GPU takes such a number of programs.
         """
         programs = math.prod(grid)
-        for axis, (size, most) in enumerate(zip(grid, MAX_GRID, strict=True)):
-            if size > most:
-                raise BadGrid(f"axis {axis} of the grid has {size} programs, a GPU takes {most}")
+        check_grid(grid)
         if self._bytes > 4 * limits.value_bytes:
             raise MemoryError(f"the values of one program take {self._bytes >> 20:,} MiB")
         memories = Memories(addresses or {})

@@ -33,7 +33,15 @@ class Stopped(AtPlace):
 
 
 class BadGrid(ValueError):
-    """A launch asks for more programs along an axis than any GPU has."""
+    """A launch asks for a number of programs along an axis that no GPU takes."""
+
+
+def check_grid(grid: tuple[int, int, int]) -> None:
+    """Raise `BadGrid` where no GPU takes a grid of this many programs."""
+    for axis, (size, most) in enumerate(zip(grid, MAX_GRID, strict=True)):
+        if not 0 <= size <= most:
+            text = f"axis {axis} of the grid has {size} programs, a GPU takes 0 to {most}"
+            raise BadGrid(text)
 
 
 class Failed(NotMeasured):

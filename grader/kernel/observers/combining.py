@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,14 @@ class Combining:
     def computed(self, event: events.Computed) -> Any:
         """Return what is known of a result."""
         type = event.types[-1]
+        if (
+            type.is_float
+            and event.op.name != _CHOICE
+            and is_outer(event.operands, event.results[0])
+        ):
+            self._record.counters[Counter.MULTIPLY_ADDS] += math.prod(type.shape) * len(
+                event.programs
+            )
         notes = [
             note if own.shape == type.shape else NOTHING
             for note, own in zip(event.notes, event.types, strict=False)
@@ -91,6 +100,14 @@ class Combining:
         if maker is None or maker.name not in ELEMENTWISE or event.types[0].element != "i1":
             return 0
         return self._record.where.line_of(maker)
+
+
+def is_outer(operands: Sequence[Tensor], result: Tensor) -> bool:
+    """Whether something is computed of each of some rows and each of others.
+
+    Then no operand is as large as the result: products that no dot makes are such.
+    """
+    return all(math.prod(x.shape[1:]) < math.prod(result.shape[1:]) for x in operands)
 
 
 def merged(known: list[Note]) -> tuple[Rows | None, ...]:

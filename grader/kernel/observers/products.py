@@ -96,6 +96,8 @@ class Products:
             self._record.note_line(Counter.OVER_QUERIES_LINE)
         dot = as_dot(*note.factors, axis) if note.factors and combined == "arith.addf" else ()
         if dot:
+            products = math.prod(event.types[0].shape) * len(event.programs)
+            self._record.counters[Counter.MULTIPLY_ADDS] -= products  # counted before: `is_outer`
             into = NOTHING, torch.zeros((1, 1, 1)), event.types[-1]
             notes, operands, kinds = zip(*dot, into, strict=True)
             changed = {"notes": notes, "operands": operands, "types": (*kinds, event.types[-1])}

@@ -152,6 +152,9 @@ class _Reader:
             call = place.parent
             if not (isinstance(call, ast.Call) and attribute_of(call) and call.func is node):
                 yield violation(node, "dynamic-code", f"{node.id} {tables.DYNAMIC[node.id]}")
+        elif node.id == "super" and getattr(place.parent, "func", None) is not node:
+            text = "super is handed on as a value, and may look past the class of an object"
+            yield violation(node, "dynamic-code", text, "write super().method(...)")
         elif is_dunder(node.id) and node.id not in tables.READABLE:
             yield violation(node, "private-name", f"{shortened(node.id)} is a name of Python's own")
 
