@@ -9,7 +9,6 @@ import inspect
 import itertools
 import re
 import string
-from functools import partial
 
 import pytest
 
@@ -354,9 +353,11 @@ def test_without_a_problem_it_is_that_of_the_last_failure(tmp_path):
 
 
 def test_a_page_fits_80_columns():
-    pages = {id: look_up(id) for id in entries()}
-    for (id, page), color in itertools.product(pages.items(), (False, True)):
-        text = render(page, color=color)
+    pages = [(id, look_up(id)) for id in entries()]
+    texts = [
+        (id, color, render(page, color=color)) for id, page in pages for color in (False, True)
+    ]
+    for id, color, text in texts:
         rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in text.splitlines()]
         assert max(map(len, rows)) <= 80 and id in rows[0]
         assert "](" not in text
@@ -364,7 +365,7 @@ def test_a_page_fits_80_columns():
 
 @pytest.fixture
 def run(grader):
-    return partial(grader, "explain")
+    return functools.partial(grader, "explain")
 
 
 def test_the_command(run):

@@ -261,10 +261,7 @@ class ProblemRun:
         return say.wrong(called, seen, kept=kept, bare=bare, small=small)
 
     def _look_at_out(self, session: Session, at: CheckCase, called: Called) -> None:
-        """See whether a backward pass writes to `out`, which is the caller's by then.
-
-        Then `out` is right in a call without one.
-        """
+        """See whether a backward pass writes to `out`: in a call without one it is right then."""
         wrong = any(difference.name == "out" for difference in called.differences)
         if "out" in at.judged or not wrong or self._overwritten:
             return
@@ -288,9 +285,8 @@ class ProblemRun:
             casebook.add_right(case, again)
         if not called.differences:
             return Seen()
-        wrong = Outputs(
-            self.problem.id, case, called.inputs, called.evidence.outputs, called.expected
-        )
+        got, expected = called.evidence.outputs, called.expected
+        wrong = Outputs(self.problem.id, case, called.inputs, got, expected)
         casebook.add_wrong(at.place, wrong, again)
         if at.check.bridge and case.rows is None:
             return Seen()

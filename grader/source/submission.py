@@ -183,13 +183,9 @@ class Source:
         return exchanged(tree) if (tree := self.tree) else None
 
     def bare_load(self) -> tuple[int, str]:
-        """Return the first load that leaves lanes undefined, and what it lacks: `other`, say.
-
-        The line is 0 if steps differ.
-        """
+        """Return the first load that leaves lanes undefined (0: steps differ), and what it lacks."""
         loads = bare_loads(tree) if (tree := self.tree) else {}
-        steps = {self.step_at(line) or line for line in loads}
-        line = min(loads) if len(steps) == 1 else 0
+        line = min(loads) if len({self.step_at(n) or n for n in loads}) == 1 else 0
         return line, loads.get(line) or min(loads.values(), default="other")
 
     def step_behind(self, spot: Spot) -> int | None:
