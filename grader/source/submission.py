@@ -183,7 +183,7 @@ class Source:
         return exchanged(tree) if (tree := self.tree) else None
 
     def bare_load(self) -> tuple[int, str]:
-        """Return the first load that leaves lanes undefined (0: steps differ), and what it lacks."""
+        """Return the first load that leaves lanes undefined, 0 if steps differ, and its flaw."""
         loads = bare_loads(tree) if (tree := self.tree) else {}
         line = min(loads) if len({self.step_at(n) or n for n in loads}) == 1 else 0
         return line, loads.get(line) or min(loads.values(), default="other")
