@@ -83,6 +83,11 @@ SLIPS = {
         ("v = load_tile(v_ptr, key_start, stride_vn", "v = load_tile(v_ptr, key_start, stride_kn"),
         ("WRONG-STRIDE", 1, "v = load_tile("),
     ),
+    "a loop that never runs": (
+        ("p06", "plain"),
+        ("range(first_key, end_key, BLOCK_N)", "range(end_key, first_key, BLOCK_N)"),
+        ("KEYS-NEVER-VISITED", None, "for key_start in range(end_key"),
+    ),
     "the maximum made safe the other way": (
         ("p06", "plain"),
         ('new_max == float("-inf"), 0.0', 'new_max != float("-inf"), 0.0'),

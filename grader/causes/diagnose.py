@@ -18,6 +18,8 @@ from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.others import exchanged
 from grader.causes.rules.sighting import Sighting
+from grader.source.feeding import Spot
+from grader.source.loops import only_loop
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.grade_record import Diagnosis
@@ -235,7 +237,10 @@ class Casebook:
             if step is not None and not fed_by and source.step_at(spot.line) not in (None, step):
                 continue
             return Cause(diagnosis, step or source.step_behind(spot), places, spot.line, fed_by)
-        return Cause(diagnosis, step, places)
+        # A loop that never ran was seen nowhere.
+        never = step is None and source and source.tree and found.spot.part == "bounds"
+        line = only_loop(source.tree) if never else 0
+        return Cause(diagnosis, step, places, line, source.fed_by(Spot(line)) if line else ())
 
     def _lines_of(self, found: Hypothesis) -> list[Sighting]:
         """Return what was seen of its cases at a line: what is located there, and the state first.

@@ -123,6 +123,11 @@ class Session:
             for role in ("plan", "carry out") if self.machine else ("call",):
                 self._workers.append(self._worker(role))
 
+    @property
+    def has_started(self) -> bool:
+        """Whether there is a worker, perhaps one of two."""
+        return bool(self._workers)
+
     def _worker(self, role: str) -> Sandbox:
         return Sandbox(
             self.source.data,

@@ -89,18 +89,13 @@ class ProblemRun:
             tell=lambda text: send(Phase(problem=problem.id, text=text, submission=True)),
         )
         self._looks = Looks(self._casebook)
-        self._shrinks = shrinks
-        self._send = send
+        self._shrinks, self._send = shrinks, send
         self._raised: set[tuple[str, int]] = set()  # errors of supported calls, and their lines
         self._overwritten: str | None = None  # what a call wrote to and may not
         self._right: set[bytes] = set()  # digests of outputs
 
     def judge(self, at: CheckCase) -> Finding:
-        """Call the submission; its outputs must be the reference's, or the call be refused.
-
-        Of a check that `compiles` the kernels are compiled, and on a GPU launched. A file that
-        cannot run is reported once.
-        """
+        """Call the submission: its outputs must be the reference's, or the call be refused."""
         if self.source.verdict is not None:
             self.calls += 1
             return _unusable(self.source, again=self.calls > 1)
@@ -116,6 +111,11 @@ class ProblemRun:
             finding = self._judge_results(session, at, say)
         after_calls = finding.verdict is Verdict.INTERNAL and earlier > 0
         return finding.model_copy(update={"after_calls": after_calls})
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether code of the submission may have run: in a call, or as a worker imported it."""
+        return self.calls > 0 or self.sessions.has_started
 
     def _begin(self, session: Session, check: str, index: int) -> Session:
         """Say that the submission runs from now on: its import may end or stop this process."""

@@ -185,7 +185,7 @@ class PytestRun:
             finding = Finding(
                 verdict=Verdict.INTERNAL,
                 message=Message(headline=text[:600]),
-                after_calls=outside and run is not None and run.calls > 0,
+                after_calls=outside and run is not None and run.may_have_run,
             )
         if finding.verdict not in (Verdict.PASS, Verdict.NOT_MEASURED):
             self._failed.add((at.whole.id, at.check.id))

@@ -58,6 +58,11 @@ class Sessions:
             self._open[key] = Session(problem, self._source, **where)
         return self._open[key]
 
+    @property
+    def has_started(self) -> bool:
+        """Whether a worker has: it may have imported the submission by now."""
+        return any(session.has_started for session in self._open.values())
+
     def compile(self, cases: list[tuple[Check, Case]]) -> None:
         """Begin to compile what cases on the GPU need, and start the worker that will call it."""
         problem = self._problem

@@ -43,6 +43,12 @@ def is_head_of_loop(tree: ast.Module, line: int) -> bool:
     return any(isinstance(n, LOOPS) and n.lineno == line for n in ast.walk(tree))
 
 
+def only_loop(tree: ast.Module) -> int:
+    """Return the line of the one loop of a file, 0 of none and of several."""
+    lines = [n.lineno for n in ast.walk(tree) if isinstance(n, LOOPS)]
+    return lines[0] if len(lines) == 1 else 0
+
+
 def lines_of(node: ast.AST) -> range:
     """Return the lines of a node of a tree, none where it has no place."""
     first = getattr(node, "lineno", 0)
