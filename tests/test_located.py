@@ -28,6 +28,11 @@ SLIPS = {
         ("torch.exp(running_max - new_max)", "running_max - new_max"),
         ("STATE-PARTS", 3, "rescale ="),
     ),
+    "a maximum that stays at minus infinity": (
+        ("p01", "plain", "lse"),
+        ("new_max = torch.maximum(", "new_max = torch.minimum("),
+        ("STATE-PARTS", 2, "new_max = torch.minimum("),
+    ),
     "weights without exp": (
         ("p01", "one_key", "plain"),
         ("scores.sub_(new_max).exp_()", "scores.sub_(new_max)"),

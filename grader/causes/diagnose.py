@@ -239,7 +239,7 @@ class Casebook:
             return Cause(diagnosis, step or source.step_behind(spot), places, spot.line, fed_by)
         # A loop that never ran was seen nowhere.
         never = step is None and source and source.tree and found.spot.part == "bounds"
-        line = only_loop(source.tree) if never else 0
+        line = (only_loop(source.tree) or None) if never else None
         return Cause(diagnosis, step, places, line, source.fed_by(Spot(line)) if line else ())
 
     def _lines_of(self, found: Hypothesis) -> list[Sighting]:

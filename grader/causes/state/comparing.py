@@ -118,13 +118,17 @@ def _part(
     A maximum that is not the largest score does no harm as long as sum and accumulator are
     relative to it; one that is too small may, later on, and so may one that is far too large.
     """
+    segments = rounds.column("segment")
     behind = [r for r, s in enumerate(status) if s["sum"] is False or s["accumulator"] is False]
     if not behind:
-        return None
+        lost = next(
+            (r for r, s in enumerate(status) if _is_no_number(roles[segments[r]], r, s)), None
+        )
+        return None if lost is None else Part(lost, ("maximum",), None)
     unseen = [r for r in range(behind[0]) if not rounds.column("ended")[r]]
     if unseen:
         return None
-    first, segments = behind[0], rounds.column("segment")
+    first = behind[0]
     for r in range(first + 1):
         own = roles[segments[r]]
         if status[r]["maximum"] is False and _harms(own, r):
@@ -137,6 +141,17 @@ def _part(
     in_unit = own.maximum is not None and own.maximum.known is Known.UNIT
     of_maximum = "maximum" in wrong
     return Part(first, wrong, own.factor if of_maximum else None, of_maximum and in_unit)
+
+
+def _is_no_number(roles: Roles, r: int, status: dict[str, bool | None]) -> bool:
+    """Whether a maximum is infinite, or NaN, in all rows: nothing made of it can be recognised."""
+    role = roles.maximum
+    if role is None or status["maximum"] is not False or any(status[n] for n in ROLES):
+        return False
+    wrong = ~role.agrees[r]
+    return bool(
+        (~np.isfinite(role.variable.values[r][wrong]) & np.isfinite(role.wanted[r][wrong])).all()
+    )
 
 
 def _harms(roles: Roles, r: int) -> bool:
