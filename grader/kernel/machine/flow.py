@@ -84,6 +84,9 @@ def stored_to(module: Module) -> frozenset[int]:
                     hand(block.arguments, op.operands)
                 for last in (block.last for block in called):
                     hand(op.results, last.operands if last and last.name == "tt.return" else ())
+            elif op.regions and not op.name.startswith("scf."):
+                if any(module.type(value).pointee for value in op.results):
+                    return frozenset(entry)  # a reduction of pointers, say
             elif op.regions:
                 for value, other in handed(op):
                     hand((value,), (other,))
