@@ -33,6 +33,11 @@ SLIPS = {
         ("new_max = torch.maximum(", "new_max = torch.minimum("),
         ("STATE-PARTS", 2, "new_max = torch.minimum("),
     ),
+    "one column too many": (
+        ("p02", "one_program", "ragged_rows", "ragged_cols"),
+        ("col_mask = col_ids < cols", "col_mask = col_ids <= cols"),
+        ("MASK-TOO-WIDE", 4, "col_mask ="),
+    ),
     "weights without exp": (
         ("p01", "one_key", "plain"),
         ("scores.sub_(new_max).exp_()", "scores.sub_(new_max)"),

@@ -34,15 +34,14 @@ def check_results(
         results[check.id] = result
     found = list(results.values())
     steps = _steps_of_causes(problem, findings, found) if source.keeps_given else {}
-    known = {result.step for result in found if result.diagnosis and result.step}
-    return [_located(problem, result, steps, known, source, findings) for result in found]
+    return [_located(problem, result, found, steps, source, findings) for result in found]
 
 
 def _located(
     problem: Problem,
     result: CheckResult,
+    results: list[CheckResult],
     steps: dict[str | None, int],
-    known: set[int],
     source: Source,
     findings: Findings,
 ) -> CheckResult:
@@ -52,7 +51,7 @@ def _located(
     """
     message, step = result.message, result.step
     if message is not None and message.line is not None:
-        step = _among(result, known, source) if step is None else step
+        step = _among(problem, result, results, source) if step is None else step
         message = message.model_copy(update={"step": step})
         return result.model_copy(update={"step": step, "message": message})
     if step is None and result.verdict is Verdict.FAIL:
@@ -70,13 +69,25 @@ def _located(
     return result.model_copy(update={"step": step, "message": message})
 
 
-def _among(result: CheckResult, known: set[int], source: Source) -> int | None:
-    """Return the one step of causes that are named elsewhere from which a line gets something."""
+def _among(
+    problem: Problem, result: CheckResult, results: list[CheckResult], source: Source
+) -> int | None:
+    """Return which of the steps whose lines lead to a failure it is: the one that a cause has.
+
+    Or the only one of them with a check of its own that fails, beside others whose checks hold.
+    """
     message = result.message
-    if message is None or not source.keeps_given or len(known) != 1:
+    if message is None or not source.keeps_given:
         return None
     lines = [n for n in (message.line, *message.fed_by) if n]
-    return next((step for step in known if step in map(source.step_at, lines)), None)
+    steps = {step for n in lines if (step := source.step_at(n))}
+    known = {one.step for one in results if one.diagnosis and one.step}
+    if len(known) == 1 and known <= steps:
+        return known.pop()
+    holds = {one.id: one.verdict is Verdict.PASS for one in results}
+    own = {n: [holds[id] for id in problem.steps[n - 1].turns_green if id in holds] for n in steps}
+    failing = [n for n, checks in own.items() if not all(checks)]
+    return failing[0] if len(failing) == 1 and len(steps) > 1 and all(own.values()) else None
 
 
 def _steps_of_causes(
