@@ -12,6 +12,7 @@ OF_A_COURSE = {
     ".cache/history.jsonl", "cases/p02-1", "case.json", "slurm.toml", "kubernetes.toml",
     "course.toml", "regrade.md", "actions/checkout", "DIR/.github/workflows", "reports/ID.html",
     "reports/ID.txt", "judge/.venv/bin/grader", "autograder.py", "results.json",
+    "compare/p04/s1042.py",
 }  # fmt: skip
 
 
