@@ -90,6 +90,41 @@ def test_products_that_are_no_dots_are_counted_as_these_are():
     assert figures.multiply_adds == counted(model_answer("p04"), short("p04")).multiply_adds
 
 
+_A_ROW = """
+@triton.jit
+def _row(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, scale, D: tl.constexpr, N: tl.constexpr):
+    row, offs = tl.program_id(0), tl.arange(0, D)
+    q = tl.load(q_ptr + row * D + offs)[None, :]
+    best, total = tl.full((1,), float("-inf"), tl.float32), tl.zeros((1,), tl.float32)
+    acc = tl.zeros((1, D), tl.float32)
+    for start in range(0, row + 1, N):
+        keys = start + tl.arange(0, N)
+        k = tl.load(k_ptr + keys[:, None] * D + offs[None, :])
+        v = tl.load(v_ptr + keys[:, None] * D + offs[None, :])
+        s = tl.sum(q[:, None, :] * k[None, :, :], 2) * scale
+        s = tl.where(keys[None, :] <= row, s, float("-inf"))
+        new = tl.maximum(best, tl.max(s, 1))
+        p, alpha = tl.exp(s - new[:, None]), tl.exp(best - new)
+        total, best = total * alpha + tl.sum(p, 1), new
+        acc = acc * alpha[:, None] + tl.sum(p[:, :, None] * v[None, :, :], 1)
+    tl.store(out_ptr + row * D + offs[None, :], acc / total[:, None])
+    tl.store(lse_ptr + row + tl.arange(0, 1), best + tl.log(total))
+
+def attention(q, k, v, *, softmax_scale=None):
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:3])
+    _row[(q.shape[2],)](q, k, v, out, lse, q.shape[3] ** -0.5, D=q.shape[3], N=64)
+    return out, lse
+"""
+
+
+def test_scores_of_a_single_row_are_counted_as_those_of_many():
+    """Its weights times V are not recognised: with them left out the count is too small to hold."""
+    figures = counted(model_answer("p04") + _A_ROW, short("p04"))
+    tiles = sum(row // 64 + 1 for row in range(256))
+    assert figures.multiply_adds.done == tiles * 64 * 64 < figures.multiply_adds.least
+    assert score_work(figures, 2).points.earned == 0
+
+
 @pytest.mark.parametrize("how", choosing.SCORES)
 def test_products_of_what_is_not_known_are_counted(how):
     """All tiles of copies that the judge does not recognise: reads are hidden, products are not."""

@@ -238,9 +238,10 @@ class Casebook:
                 continue
             return Cause(diagnosis, step or source.step_behind(spot), places, spot.line, fed_by)
         # A loop that never ran was seen nowhere.
-        never = step is None and source and source.tree and found.spot.part == "bounds"
-        line = (only_loop(source.tree) or None) if never else None
-        return Cause(diagnosis, step, places, line, source.fed_by(Spot(line)) if line else ())
+        tree = source.tree if source and step is None and found.spot.part == "bounds" else None
+        line = only_loop(tree) if tree else 0
+        fed_by = source.fed_by(Spot(line)) if source and line else ()
+        return Cause(diagnosis, step, places, line or None, fed_by)
 
     def _lines_of(self, found: Hypothesis) -> list[Sighting]:
         """Return what was seen of its cases at a line: what is located there, and the state first.

@@ -13,11 +13,11 @@ from grader.causes.rules.numbers import Rounding
 from grader.causes.state.program import Called
 from grader.checks import outcome
 from grader.checks.correctness import Difference, named_ranges
-from grader.checks.misshapen import of_error, of_return
+from grader.checks.raised import of_error, of_return
 from grader.isolate.evidence import CallEvidence
+from grader.judge.awaited import awaited
 from grader.judge.case import CheckCase
 from grader.judge.looks import Seen
-from grader.judge.next_step import awaited
 from grader.source.feeding import Spot
 from grader.source.submission import Source
 from grader.spec.cases import Case

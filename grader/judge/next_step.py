@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from grader.judge import scoring
 from grader.report import state
 from grader.source.submission import Source
 from grader.spec.grade_record import SEVERITY, CheckResult, ComponentResult, Verdict
 from grader.spec.problem import Problem
-
-if TYPE_CHECKING:  # it imports torch, of which the process that prints the report has no need
-    from grader.causes.diagnose import Cause
 
 _ENDED = (Verdict.CRASH, Verdict.OUT_OF_MEMORY, Verdict.TIMEOUT)
 _BROKEN = SEVERITY[: SEVERITY.index(Verdict.SKIPPED)]
@@ -48,29 +43,6 @@ def next_step(
     if scoring.is_complete(correctness):
         return f"{problem.id} is correct; what makes it fast is in docs/making-it-fast.md"
     return again
-
-
-def awaited(
-    problem: Problem, source: Source, check: str, verdict: Verdict = Verdict.FAIL
-) -> int | None:
-    """Return the empty step for want of which `check` fails, None if the one behind it has code.
-
-    Where no numbers came out, the first step that is empty is missing.
-    """
-    behind = problem.first_step_behind({check})
-    if behind is None or not source.keeps_given or source.lines_of_step(behind[0]):
-        return None
-    earlier = range(1, behind[0]) if verdict is not Verdict.FAIL else ()
-    return next((n for n in earlier if not source.lines_of_step(n)), behind[0])
-
-
-def with_awaited(cause: Cause, problem: Problem, source: Source) -> Cause:
-    """Return a cause with the empty step for want of which all its checks fail, if that is so."""
-    steps = [awaited(problem, source, check) for check, _ in cause.cases]
-    empty = [step for step in steps if step is not None]
-    if len(empty) < len(steps) or not empty:
-        return cause
-    return dataclasses.replace(cause, step=min(empty), fed_by=())
 
 
 def _to_mend(problem: Problem, source: Source) -> str:

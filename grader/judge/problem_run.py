@@ -24,23 +24,21 @@ from grader.causes.rules.sighting import Result
 from grader.causes.state.program import Called, trimmed
 from grader.checks import outcome
 from grader.checks.correctness import (
-    Difference,
     Expected,
     expect,
     find_differences,
-    is_of_tf32,
     right_without_kernels,
 )
 from grader.checks.work import count_work, disbelieved
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
 from grader.judge import scoring
+from grader.judge.awaited import with_awaited
 from grader.judge.case import CheckCase
 from grader.judge.compile_run import CompileRun
 from grader.judge.finding import CaseFindings
 from grader.judge.looks import Looks, Seen
-from grader.judge.next_step import with_awaited
-from grader.judge.roundings import hidden_rounding
+from grader.judge.roundings import hidden_rounding, of_tf32
 from grader.judge.sessions import Sessions
 from grader.judge.smallest import smaller_case
 from grader.source.submission import Source
@@ -95,7 +93,11 @@ class ProblemRun:
         self._right: set[bytes] = set()  # digests of outputs
 
     def judge(self, at: CheckCase) -> Finding:
-        """Call the submission: its outputs must be the reference's, or the call be refused."""
+        """Call the submission; its outputs must be the reference's, or the call be refused.
+
+        Of a check that `compiles` the kernels are compiled, and on a GPU launched. A file that
+        cannot run is reported once.
+        """
         if self.source.verdict is not None:
             self.calls += 1
             return _unusable(self.source, again=self.calls > 1)
@@ -206,7 +208,7 @@ class ProblemRun:
         judged = [d for d in called.differences if d.name in at.judged]
         if at.check.judges == "stores":
             judged = [d for d in judged if bool(evidence.unwritten[d.name].any())]
-        if judged and not session.machine and _is_of_tf32(called, judged):
+        if judged and not session.machine and of_tf32(called, judged):
             return say.rounded(tuple(judged))
         self._look_at_out(session, at, called)
         is_right = not called.differences  # an output that is not judged here may be wrong
@@ -261,7 +263,10 @@ class ProblemRun:
         return say.wrong(called, seen, kept=kept, bare=bare, small=small)
 
     def _look_at_out(self, session: Session, at: CheckCase, called: Called) -> None:
-        """See whether a backward pass writes to `out`: in a call without one it is right then."""
+        """See whether a backward pass writes to `out`, which is the caller's by then.
+
+        Then `out` is right in a call without one.
+        """
         wrong = any(difference.name == "out" for difference in called.differences)
         if "out" in at.judged or not wrong or self._overwritten:
             return
@@ -362,19 +367,6 @@ def _is_right_again(session: Session, called: Called, *, lenient: bool = False) 
     if outcome.of_call(evidence, called.problem.signature) is not None:
         return False
     return not find_differences(evidence.outputs, called.expected)
-
-
-def _is_of_tf32(called: Called, wrong: list[Difference]) -> bool:
-    """Whether a GPU's dots cut their operands to TF32; the machine sees that before.
-
-    What is wrong then is no sign of another mistake.
-    """
-    case, got = called.case, called.evidence.outputs
-    if not case.exact or case.dtype != "fp32":
-        return False
-    case = dataclasses.replace(case, exact=False)
-    cut = expect(called.problem, case, called.inputs, tuple(got))
-    return all(is_of_tf32(got[d.name], d.name, called.expected, cut) for d in wrong)
 
 
 def _result(called: Called) -> Result:

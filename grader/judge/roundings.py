@@ -12,7 +12,13 @@ import re
 from grader.causes.rules.numbers import Rounding
 from grader.causes.state.program import Called
 from grader.checks import outcome
-from grader.checks.correctness import Expected, find_differences
+from grader.checks.correctness import (
+    Difference,
+    Expected,
+    expect,
+    find_differences,
+    is_of_tf32,
+)
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
 from grader.spec.protocol import Reply
@@ -27,6 +33,19 @@ def rounding(session: Session, called: Called) -> Rounding | None:
     """
     names = tuple(difference.name for difference in called.differences)
     return _largest(session, called, names, _of(called.expected, names))
+
+
+def of_tf32(called: Called, wrong: list[Difference]) -> bool:
+    """Whether a GPU's dots cut their operands to TF32; the machine sees that before.
+
+    What is wrong then is no sign of another mistake.
+    """
+    case, got = called.case, called.evidence.outputs
+    if not case.exact or case.dtype != "fp32":
+        return False
+    case = dataclasses.replace(case, exact=False)
+    cut = expect(called.problem, case, called.inputs, tuple(got))
+    return all(is_of_tf32(got[d.name], d.name, called.expected, cut) for d in wrong)
 
 
 def hidden_rounding(session: Session, called: Called) -> Rounding | None:

@@ -27,6 +27,11 @@ def lost_pointer(tree: ast.Module, line: int) -> tuple[int, str] | None:
     return next(((n, lost[n]) for n in found), None) if len(found) == 1 else None
 
 
+def names_read(tree: ast.Module, line: int) -> set[str]:
+    """Return the names that the statement at a line works with."""
+    return names_in(*(n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno == line))
+
+
 def returned_from(
     tree: ast.Module, function: str, index: int | None = None
 ) -> tuple[int, str] | None:

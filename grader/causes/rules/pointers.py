@@ -106,6 +106,7 @@ def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sight
                 "WRONG-STRIDE",
                 row["line"],
                 variant="between_tiles",
+                part="address+stride+launch",  # the pointer itself is moved by the stride
                 name=name,
                 owners=" and ".join(owners),
                 step=step,

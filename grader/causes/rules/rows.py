@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.causes.rules.sighting import Result, Sighting, line_of, repeated
+from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, repeated
 from grader.checks.correctness import ranges
 from grader.checks.walk import Walk
 from grader.kernel.observers.trace import GRADIENTS, Counter, Trace
@@ -69,10 +69,10 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         rest[:, partial:] = True
         if 0 < partial < length and (nobody == rest).all() and (firsts % tile == 0).all():
             return _last_rows(out, tile, length)
-        # What follows on all rows of a tile is in no tile, and hidden by no mask.
-        whole = tile & (tile - 1) == 0 and bool((firsts[sizes == tile] + tile < length).all())
+        # Where all rows of a tile are stored, what follows on it is in none, and hidden by no mask.
+        loaded = {row["size"] for row in accesses(trace) if row["name"] in ("q", "x")}
         behind = firsts[sizes == tile] + tile
-        apart = whole and bool(nobody.any(0)[behind].all())
+        apart = loaded == {tile} and bool(nobody.any(0)[behind[behind < length]].all())
         return Sighting(
             "ROWS-OF-NOBODY",
             line,

@@ -62,8 +62,6 @@ class Sighting:
         part = "" if self.located else self._part
         if self.variant.startswith("of_queries"):  # the loop is over these, and keys end it
             part = _SIDES.get(part, part)
-        if self.variant == "between_tiles":  # the pointer itself is moved by the stride
-            part = part.replace("offset", "address")
         named = self.pointer or self.figures.get("operand") or self.figures.get("name") or ""
         return Spot(self.line, self.located, part, str(named), self.through)
 

@@ -121,10 +121,9 @@ def _part(
     segments = rounds.column("segment")
     behind = [r for r, s in enumerate(status) if s["sum"] is False or s["accumulator"] is False]
     if not behind:
-        lost = next(
-            (r for r, s in enumerate(status) if _is_no_number(roles[segments[r]], r, s)), None
-        )
-        return None if lost is None else Part(lost, ("maximum",), None)
+        behind = [r for r, s in enumerate(status) if _is_no_number(roles[segments[r]], r, s)]
+    if not behind:
+        return None
     unseen = [r for r in range(behind[0]) if not rounds.column("ended")[r]]
     if unseen:
         return None
@@ -144,14 +143,13 @@ def _part(
 
 
 def _is_no_number(roles: Roles, r: int, status: dict[str, bool | None]) -> bool:
-    """Whether a maximum is infinite, or NaN, in all rows: nothing made of it can be recognised."""
+    """Whether a maximum is infinite, or NaN, where it is wrong, and nothing made of it is known."""
     role = roles.maximum
     if role is None or status["maximum"] is not False or any(status[n] for n in ROLES):
         return False
     wrong = ~role.agrees[r]
-    return bool(
-        (~np.isfinite(role.variable.values[r][wrong]) & np.isfinite(role.wanted[r][wrong])).all()
-    )
+    values, wanted = role.variable.values[r][wrong], role.wanted[r][wrong]
+    return bool((~np.isfinite(values) & np.isfinite(wanted)).all())
 
 
 def _harms(roles: Roles, r: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from grader.kernel.machine import elementwise, events
 from grader.kernel.machine.arrays import Tensor, cast
 from grader.kernel.machine.notes import NOTHING
 from grader.kernel.observers import trace
-from grader.kernel.observers.knowledge import Note, Rows
+from grader.kernel.observers.knowledge import Note, Rows, is_outer
 from grader.kernel.observers.placement import Placement
 from grader.kernel.observers.record import Record
 from grader.kernel.observers.trace import Counter
@@ -41,14 +40,9 @@ class Combining:
     def computed(self, event: events.Computed) -> Any:
         """Return what is known of a result."""
         type = event.types[-1]
-        if (
-            type.is_float
-            and event.op.name != _CHOICE
-            and is_outer(event.operands, event.results[0])
-        ):
-            self._record.counters[Counter.MULTIPLY_ADDS] += math.prod(type.shape) * len(
-                event.programs
-            )
+        outer = is_outer(event.operands, event.results[0])
+        if outer and type.is_float and event.op.name != _CHOICE:
+            self._record.counters[Counter.MULTIPLY_ADDS] += type.numel * len(event.programs)
         notes = [
             note if own.shape == type.shape else NOTHING
             for note, own in zip(event.notes, event.types, strict=False)
@@ -100,14 +94,6 @@ class Combining:
         if maker is None or maker.name not in ELEMENTWISE or event.types[0].element != "i1":
             return 0
         return self._record.where.line_of(maker)
-
-
-def is_outer(operands: Sequence[Tensor], result: Tensor) -> bool:
-    """Whether something is computed of each of some rows and each of others.
-
-    Then no operand is as large as the result: products that no dot makes are such.
-    """
-    return all(math.prod(x.shape[1:]) < math.prod(result.shape[1:]) for x in operands)
 
 
 def merged(known: list[Note]) -> tuple[Rows | None, ...]:

@@ -9,6 +9,7 @@ other is one of pairs.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -154,6 +155,14 @@ class Tile:
 
 def _turn(tile: Tensor) -> Tensor:
     return tile.transpose(1, 2)
+
+
+def is_outer(operands: Sequence[Tensor], result: Tensor) -> bool:
+    """Whether something is computed of each of some rows and each of others.
+
+    Then no operand is as large as the result: products that no dot makes are such.
+    """
+    return all(math.prod(x.shape[1:]) < math.prod(result.shape[1:]) for x in operands)
 
 
 def as_dot(

@@ -16,7 +16,7 @@ from grader.kernel.machine.notes import ASKING, NOTHING
 from grader.kernel.machine.ttir import Block, Operation, Type
 from grader.kernel.observers import trace
 from grader.kernel.observers.combining import Nans
-from grader.kernel.observers.knowledge import Note, Rows, Tile, as_dot
+from grader.kernel.observers.knowledge import Note, Rows, Tile, as_dot, is_outer
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
 from grader.kernel.observers.record import Record, as_numpy
@@ -96,8 +96,9 @@ class Products:
             self._record.note_line(Counter.OVER_QUERIES_LINE)
         dot = as_dot(*note.factors, axis) if note.factors and combined == "arith.addf" else ()
         if dot:
-            products = math.prod(event.types[0].shape) * len(event.programs)
-            self._record.counters[Counter.MULTIPLY_ADDS] -= products  # counted before: `is_outer`
+            if is_outer([array for _, array, _ in note.factors], event.operands[0]):
+                products = event.types[0].numel * len(event.programs)  # counted by then
+                self._record.counters[Counter.MULTIPLY_ADDS] -= products
             into = NOTHING, torch.zeros((1, 1, 1)), event.types[-1]
             notes, operands, kinds = zip(*dot, into, strict=True)
             changed = {"notes": notes, "operands": operands, "types": (*kinds, event.types[-1])}

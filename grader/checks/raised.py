@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from grader.checks.outcome import CaseOutcome
 from grader.source.feeding import Spot, lines_setting
-from grader.source.origins import lost_pointer, returned_from
+from grader.source.origins import lost_pointer, names_read, returned_from
 from grader.source.submission import Source
 from grader.spec.problem import Problem
 from grader.spec.protocol import Reply
@@ -75,12 +75,13 @@ def _first_line(source: Source, step: int, line: int, name: str) -> int:
 
 
 def _of_pointer(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
-    """Say where what a line takes for a pointer has become a number, or who may have passed one."""
+    """Say where what a line takes for a pointer became a number, or that a launch passes one."""
     if "Unsupported ptr type" not in failure.headline or source.tree is None:
         return None
     lost = lost_pointer(source.tree, failure.line)
     if lost is None:
-        spot = Spot(failure.line, part="launch")
+        passed = any("ptr" in name for name in names_read(source.tree, failure.line))
+        spot = Spot(failure.line, located=not passed, part="launch" if passed else "")
         return dataclasses.replace(failure, spot=spot)
     line, name = lost
     help = "an address is a pointer plus offsets: `+=` adds these to what the name held"

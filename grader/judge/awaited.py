@@ -1,0 +1,33 @@
+"""The empty step for want of which a check fails, whatever else is seen of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from grader.causes.diagnose import Cause
+from grader.source.submission import Source
+from grader.spec.grade_record import Verdict
+from grader.spec.problem import Problem
+
+
+def awaited(
+    problem: Problem, source: Source, check: str, verdict: Verdict = Verdict.FAIL
+) -> int | None:
+    """Return the empty step for want of which `check` fails, None if the one behind it has code.
+
+    Where no numbers came out, the first step that is empty is missing.
+    """
+    behind = problem.first_step_behind({check})
+    if behind is None or not source.keeps_given or source.lines_of_step(behind[0]):
+        return None
+    earlier = range(1, behind[0]) if verdict is not Verdict.FAIL else ()
+    return next((n for n in earlier if not source.lines_of_step(n)), behind[0])
+
+
+def with_awaited(cause: Cause, problem: Problem, source: Source) -> Cause:
+    """Return a cause with the empty step for want of which all its checks fail, if that is so."""
+    steps = [awaited(problem, source, check) for check, _ in cause.cases]
+    empty = [step for step in steps if step is not None]
+    if len(empty) < len(steps) or not empty:
+        return cause
+    return dataclasses.replace(cause, step=min(empty), fed_by=())
