@@ -42,17 +42,19 @@ def of_error(
             for line, names in functions:
                 made = source.set_before(line, name, number)
                 got, due = names.get(name), _due(shape, names)
-                what, which = f"step {number} says what {name} holds", ""
+                headline, help = "", ""
                 if made and isinstance(got, list) and due is not None and got != list(due):
-                    which = "which of its axes is another?"
                     headline = f"{name} has shape {_said(got)}, expected {_said(due)}"
+                    help = f"step {number} says what {name} holds: which of its axes is another?"
                 elif made and isinstance(got, str) and due:
-                    which, headline = "it is a tensor", f"{name} is {got}, expected a tensor"
+                    headline = f"{name} is {got}, expected a tensor"
+                    help = f"step {number} says what {name} holds"
                 elif not made and ((isinstance(got, str) and due) or _is_unset(name, failure)):
                     made = _first_line(source, number, line, name)
-                    which, headline = "it has to set it", f"{name} is not set in step {number}"
-                if made and which:
-                    return _instead(failure, headline, made, f"{what}: {which}")
+                    headline = f"{name} is not set in step {number}"
+                    help = f"the code behind step {number} works with {name}: is it spelled so?"
+                if made and headline:
+                    return _instead(failure, headline, made, help)
     return None
 
 
@@ -84,8 +86,8 @@ def _of_pointer(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
         spot = Spot(failure.line, located=not passed, part="launch" if passed else "")
         return dataclasses.replace(failure, spot=spot)
     line, name = lost
-    help = "an address is a pointer plus offsets: `+=` adds these to what the name held"
-    return _instead(failure, f"{name} is a number here and no pointer", line, help)
+    help = "an address is a pointer plus offsets: `+=` adds the offsets and keeps the pointer"
+    return _instead(failure, f"{name} is a number here, not a pointer", line, help)
 
 
 def _of_gradient(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
