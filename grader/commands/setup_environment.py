@@ -27,6 +27,7 @@ LOCKS = (LOCK, "requirements-course.lock")  # a release has the first alone
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, of WSL 2
 # torch 2.13.0 for CUDA with all that it requires: 2.7 GB of wheels, which hold 4.8 GB.
 CUDA_SIZE = "about 3 GB to download, 5 GB on disk"
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS_PER_LINE = {True: 1, False: 15}  # on a terminal, where one line is rewritten; in a log
 LINES_OF_PIP, WIDTH_OF_PIP = 5, 200
 FULL_MB = 20
@@ -70,7 +71,7 @@ def main(words=None):
     parser.add_argument("--cpu-index", required=True, help="where torch has builds for the CPU")
     parser.add_argument("--yes", action="store_true", help="download gigabytes without asking")
     options = parser.parse_args(words)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in STOPS:
         signal.signal(number, signal.default_int_handler)
     try:
         expect_python(sys.version_info, shutil.which)
@@ -275,13 +276,17 @@ class Setup:
         """Run a command with its output in the log; raise Failed with that output."""
         variables = dict(os.environ, TMPDIR=str((self.folder / "tmp").absolute()))
         begin = self.log.stat().st_size
+        # A stop waits until the process is ended: raised at any instruction, it can leave a process
+        # that nobody ends, or a lock of subprocess that nobody releases.
+        stops = []
+        before = {n: signal.signal(n, lambda number, _: stops.append(number)) for n in STOPS}
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [str(word) for word in command],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=variables,
             )  # fmt: skip
         try:
-            while process.poll() is None:
+            while process.poll() is None and not stops:
                 self.progress.show(doing)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(0.5)
@@ -289,6 +294,10 @@ class Setup:
             process.kill()
             process.wait()
             self.progress.end()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if stops:
+            raise KeyboardInterrupt
         if process.returncode:
             raise Failed(self.log.read_bytes()[begin:].decode("utf-8", "replace"))
 
