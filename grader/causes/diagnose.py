@@ -39,6 +39,8 @@ _INCLUDES = {
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
 }
+# What a wrong state comes to: that one is the cause where both are known.
+_CONSEQUENCES = {"OTHER-KEYS"}
 # What is said of wrong pairs that no rule of a mask explains, and what is said where one does.
 _ANY_PAIRS = "OTHER-PAIRS"
 _OF_PAIRS = {
@@ -165,7 +167,7 @@ class Casebook:
         if 2 * len(explained & self._to_fit.keys()) < len(self._to_fit):
             found += self._told(self._fitted())
             named = decide(found, self._wrong, self._failed)
-        if not named:
+        if not named or (self._states and {found.id for found, _ in named} <= _CONSEQUENCES):
             # One program is followed: what is wrong in its case is so in all.
             states = self._told(self._states)
             states = [dataclasses.replace(s, implied=everywhere - s.shown) for s in states]
@@ -233,7 +235,7 @@ class Casebook:
             step = step if source.reaches(found.spot, step) else None
         places, spots = tuple(sorted(cases)), [found.spot, *(s.spot for s in self._lines_of(found))]
         for spot in filter(lambda spot: spot.line, spots if source else ()):
-            fed_by = tuple(n for n in source.fed_by(spot) if step in (None, source.step_at(n)))
+            fed_by = tuple(n for n in source.fed_by(spot) if step in (None, source.step_making(n)))
             if step is not None and not fed_by and source.step_at(spot.line) not in (None, step):
                 continue
             return Cause(diagnosis, step or source.step_behind(spot), places, spot.line, fed_by)

@@ -61,6 +61,7 @@ _OUTSIDE_HELP = {
     Outside.STRIDE: _STRIDE_HELP,
     Outside.SHIFT: _FAR_HELP,
     Outside.TILE: _FAR_HELP,
+    Outside.POINTER: _FAR_HELP,
     Outside.BEFORE: _BEFORE_HELP,
     Outside.WRAPS: _WRAPS_HELP,
 }

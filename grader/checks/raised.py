@@ -30,6 +30,10 @@ def of_error(
 
     None where all that the steps had made by then has the shapes that are due, or is not known.
     """
+    if "'NoneType' object" in failure.headline:
+        nothing = dataclasses.replace(failure, spot=Spot(failure.line, part="launch"))
+        if source.step_behind(nothing.spot):  # a name that a step was to set
+            return nothing
     lost = _of_pointer(failure, source) or _of_gradient(failure, source)
     if lost is not None:
         return lost

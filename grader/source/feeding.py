@@ -30,6 +30,8 @@ _DEEPEST = 8  # calls in each other
 _BRANCHES = (ast.If, ast.IfExp)
 _COMPUTE = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp)
 _INPUTS = {"q", "k", "v"}
+_NO_SUM = (ast.Name, ast.Constant, ast.Subscript, ast.Attribute)
+_ENDS = {"before", "after"}
 _OF_ACCESS = {"pointer", "address", "offset", "mask"}
 
 
@@ -40,11 +42,11 @@ class Spot:
     `part` is what of the line may be wrong, "" where that is not known. Of an access it is its
     "mask", its "address", or only the "pointer" or the "offset" in that, with "stride" no index,
     with "launch" also where a launch passes it, with "grid" also the grid of that, as in
-    "address+mask+grid", or one of these alone. Of a loop it is
-    its "bounds", or what decides in it, "branch", with "before" or "after" for tiles of its first
-    positions, or its last, that are not decided as they should be. `of` is the name of a pointer,
-    where the line accesses several, or works with what was loaded from one. "weights" are looked
-    for in a step: see `Source.statement_of_step`. `through` are lines
+    "address+mask+grid", or one of these alone. Of a loop it is its "bounds", or what decides in it,
+    "branch". "before" or "after" says that the first positions are wrong, or the last: those that a
+    branch decides, or those of an access. `of` is the name of a pointer, where the line accesses
+    several, or works with what was loaded from one. "weights" are looked for in a step: see
+    `Source.statement_of_step`. `through` are lines
     of the function that called the one with the line, where several do and that is known.
     """
 
@@ -70,9 +72,13 @@ def lines_feeding(
 
 
 def is_decided(tree: ast.Module, spot: Spot) -> bool:
-    """Whether a branch shows which of the two is wrong: a bound in its test, or the test itself."""
+    """Whether a line shows which of the two is wrong, that or what feeds it.
+
+    Of a branch that is a bound in its test, or the test itself; an access at the position of a loop
+    is as wrong as that.
+    """
     function, found = function_at(tree, spot.line), _Slice(tree, spot, lambda number: True, False)
-    if function is not None and "branch" in spot.part:
+    if function is not None:
         found.from_line(function)
     return found.decided
 
@@ -160,6 +166,8 @@ class _Slice:
                 return {found.lineno} if self._ends(found.lineno) else set()
         if makes_it and not self._deep and any(isinstance(one, _COMPUTE) for one in asked):
             return {line}
+        elif self._parts & _ENDS and all(isinstance(one, _NO_SUM) for one in asked):
+            self.decided = bool(counted & names_in(*asked))
         names = names_in(*asked) - (counted if branch else set())
         if "stride" in self._parts:  # that, and no index
             names = {name for name in names if "stride" in name} or names
@@ -220,7 +228,8 @@ class _Slice:
                     self._follow_returned(value, loaded)
             return
         for _, value in assigned:
-            self._follow(_Place(function, used, at) for used, at in self._used(value, loaded))
+            for part in self._at_end(value):
+                self._follow(_Place(function, used, at) for used, at in self._used(part, loaded))
         if name in (parameters := parameters_of(function)):
             for caller, call in self._callers(function):
                 value = argument_of(call, parameters.index(name), name)
@@ -230,6 +239,14 @@ class _Slice:
                     makes = not self._spot.part or isinstance(value, _COMPUTE)
                     self._found |= {call.lineno} if makes and self._ends(call.lineno) else set()
                     self._follow(_Place(caller, used, loaded) for used in names_in(value))
+
+    def _at_end(self, value: ast.AST | None) -> list[ast.AST | None]:
+        """Return the bound of a range at which the wrong positions are, of all else the whole."""
+        given = value.args if isinstance(value, ast.Call) and calls_in(value) == {"range"} else []
+        forward = len(given) < 3 or not isinstance(given[2], ast.UnaryOp)
+        if not given or not forward or len(self._parts & _ENDS) != 1:
+            return [value]
+        return [*given[:-1][:1]] if "before" in self._parts else [*given[:2][-1:]]
 
     def _used(self, value: ast.AST | None, loaded: bool) -> Iterator[tuple[str, bool]]:
         """Yield the names that a value is made of, each with whether it is what an access takes."""

@@ -7,6 +7,7 @@ import re
 
 _BEGIN = re.compile(r"^\s*# >>> step (\d{1,3})\b")
 _END = re.compile(r"^\s*# <<< step (\d{1,3})\b")
+_UNTIL = re.compile(r"#.*\b[Uu]ntil step (\d{1,3})\b")
 RAISE = "raise NotImplementedError"
 
 
@@ -57,4 +58,23 @@ def code_of_steps(text: str) -> dict[int, list[tuple[int, str]]]:
         found[step] = [
             (n, line) for n, line in inside if line and not line.startswith("#") and line != "pass"
         ]
+    return found
+
+
+def defaults_of_steps(text: str) -> dict[int, int]:
+    """Return the given lines that make what a step is to make until it is written: line -> step.
+
+    Those from a comment that says "until step 3" to the marker of that step, and the line before a
+    marker that sets None, or whose step has no code.
+    """
+    code, lines, found = code_of_steps(text), lines_of_text(text), {}
+    for step, (first, _) in step_regions(text).items():
+        begin = first - 1
+        while begin and not _BEGIN.match(lines[begin - 1]) and not _END.match(lines[begin - 1]):
+            match = _UNTIL.search(lines[begin - 1])
+            if match and int(match[1]) == step:
+                found |= dict.fromkeys(range(begin, first), step)
+            begin -= 1
+        if not code[step] or lines[first - 2].endswith("= None"):
+            found[first - 1] = step
     return found

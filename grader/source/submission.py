@@ -30,7 +30,6 @@ from grader.source.feeding import (
     lines_setting,
     works_with,
 )
-from grader.source.functions import is_reached
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, loops_around
 from grader.source.policy.rules import violations
@@ -38,13 +37,14 @@ from grader.source.policy.violation import Violation
 from grader.source.reading import TooCostly, limited, try_parser
 from grader.source.signature import binds, look_alike, signature_difference
 from grader.source.steps import (
-    RAISE,
     code_of_steps,
+    defaults_of_steps,
     first_empty_step,
     given_digest,
     lines_of_text,
     step_regions,
 )
+from grader.source.unfinished import raised_at
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.problem import Problem, load_problem
 
@@ -109,6 +109,24 @@ class Source:
         """Return the step whose markers enclose `line`, None where none does."""
         return self._step_of(range(line, line + 1))
 
+    def step_making(self, line: int) -> int | None:
+        """Return the step of a line, or the one to which it leaves a name that it does not set."""
+        return self.step_at(line) or self._defaults.get(line)
+
+    @functools.cached_property
+    def _defaults(self) -> dict[int, int]:
+        """The given lines that stand for a step, of which it does not set all names again."""
+        found, tree = {}, self.tree if self.has_steps else None
+        for node in ast.walk(tree) if tree else ():
+            step = defaults_of_steps(self._text).get(getattr(node, "lineno", 0))
+            names = assigned_by(node) if step and isinstance(node, ast.Assign) else set()
+            if step and any(not self._sets(step, name, node.lineno) for name in names):
+                found[node.lineno] = step
+        return found
+
+    def _sets(self, step: int, name: str, line: int) -> bool:
+        return any(self.step_at(n) == step for n in lines_setting(self.tree, line, name))
+
     def step_of_loops_at(self, line: int) -> int | None:
         """Return the step in which all loops around `line` lie whole; None where there is none."""
         tree = self.tree
@@ -128,7 +146,7 @@ class Source:
         others = None if spot.part else own
         if own is not None and not works_with(tree, spot):
             return ()
-        lines = lines_feeding(tree, spot, lambda n: self.step_at(n) not in (None, others))
+        lines = lines_feeding(tree, spot, lambda n: self.step_making(n) not in (None, others))
         return tuple(sorted(lines - {line}))
 
     def reaches(self, spot: Spot, step: int) -> bool:
@@ -136,7 +154,9 @@ class Source:
         tree, all_of_line = self.tree, Spot(spot.line)
         if tree is None or self.step_at(spot.line) == step:
             return tree is not None
-        return bool(lines_feeding(tree, all_of_line, lambda n: self.step_at(n) == step, deep=True))
+        return bool(
+            lines_feeding(tree, all_of_line, lambda n: self.step_making(n) == step, deep=True)
+        )
 
     def statement_of_step(
         self, step: int, outputs: Collection[str], part: str
@@ -199,8 +219,8 @@ class Source:
             return own
         if tree is None or not self.keeps_given:
             return None  # the mistake may be in what was changed there
-        lines = lines_feeding(tree, spot, lambda number: self.step_at(number) is not None)
-        steps = {self.step_at(number) for number in lines}
+        lines = lines_feeding(tree, spot, lambda number: self.step_making(number) is not None)
+        steps = {self.step_making(number) for number in lines}
         # An access in a loop of the step may be wrong in that, and so may be what decides there.
         both = spot.part != "bounds" and not is_decided(tree, spot)
         both = both and self.step_of_loops_at(spot.line) == own
@@ -325,7 +345,7 @@ def _examine(problem: Problem, data: bytes, *, policy: bool) -> Source:
     if difference:
         headline = f"wrong signature of {problem.entry}: {difference}"
         return bad(Verdict.ERROR, headline, entry.lineno, data)
-    raised = _unconditional_not_implemented(entry) or _untouched_stub(problem, tree, text)
+    raised = raised_at(problem, tree, entry, text)
     if raised is not None:
         line, text = raised
         headline = text or f"{problem.entry} is not implemented"
@@ -367,34 +387,3 @@ def _read(problem: Problem, submission: Path) -> bytes:
 def _is_utf8(coding: bytes) -> bool:
     """Whether Python reads this as UTF-8: to it "utf-8-unix", an editor's word, is UTF-8 too."""
     return coding in (b"utf-8", b"utf8") or coding.startswith(b"utf-8-")
-
-
-def _unconditional_not_implemented(entry: ast.FunctionDef) -> tuple[int, str] | None:
-    """Return line and text of a top-level `raise NotImplementedError` no return comes before."""
-    for statement in entry.body:
-        if isinstance(statement, ast.Raise) and statement.exc is not None:
-            call = statement.exc
-            name = call.func if isinstance(call, ast.Call) else call
-            if isinstance(name, ast.Name) and name.id == "NotImplementedError":
-                args = call.args if isinstance(call, ast.Call) else []
-                text = args[0].value if args and isinstance(args[0], ast.Constant) else ""
-                return statement.lineno, text if isinstance(text, str) else ""
-        if any(isinstance(n, (ast.Return, ast.Yield, ast.YieldFrom)) for n in ast.walk(statement)):
-            return None
-    return None
-
-
-def _untouched_stub(problem: Problem, tree: ast.Module, text: str) -> tuple[int, str] | None:
-    """Return line and text of the `raise NotImplementedError` of a stub of which no step is done.
-
-    None if a step is, or if no entry point comes near that line: who has written a kernel of his
-    own may have left the stub's lines where they were.
-    """
-    code = [line for lines in code_of_steps(text).values() for line in lines]
-    raised = [(number, line) for number, line in code if line.startswith(RAISE)]
-    own = [number for number, line in code if not line.startswith((RAISE, '"', ")"))]
-    if not raised or own:
-        return None
-    entries = {problem.entry, *([problem.bridge.entry] if problem.bridge else [])}
-    number = raised[0][0]
-    return (number, "") if is_reached(tree, entries, number) else None

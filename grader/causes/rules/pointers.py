@@ -196,8 +196,12 @@ def outside(how: str, line: int, of: str) -> Sighting | None:
         return Sighting("WRONG-STRIDE", line, variant="outside", pointer=of)
     if how == Outside.SHIFT:
         return Sighting("TILE-OUTSIDE", line, variant="shifted", pointer=of)
-    if how in (Outside.TILE, Outside.BEFORE):
-        return Sighting("TILE-OUTSIDE", line, pointer=of)
+    if how == Outside.POINTER:
+        return Sighting("TILE-OUTSIDE", line, pointer=of, part="pointer")
+    if how == Outside.BEFORE:  # where a loop over tiles begins, or an offset
+        return Sighting("TILE-OUTSIDE", line, pointer=of, part="offset+before")
+    if how == Outside.TILE:
+        return Sighting("TILE-OUTSIDE", line, pointer=of, part="offset+after")
     if how == Outside.WRAPS:
         return Sighting("OFFSET-OVERFLOWS", line, pointer=of)
     return None

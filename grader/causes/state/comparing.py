@@ -149,7 +149,7 @@ def _is_no_number(roles: Roles, r: int, status: dict[str, bool | None]) -> bool:
         return False
     wrong = ~role.agrees[r]
     values, wanted = role.variable.values[r][wrong], role.wanted[r][wrong]
-    return bool((~np.isfinite(values) & np.isfinite(wanted)).all())
+    return bool((~np.isfinite(values) & np.isfinite(wanted)).any())
 
 
 def _harms(roles: Roles, r: int) -> bool:

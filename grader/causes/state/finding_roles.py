@@ -169,7 +169,7 @@ class _Finder:
         unit = next(units, None)
         role = self.measure.maximum(variable, unit or 1.0)
         first = variable.values[self.where[0]][role.heard[self.where[0]]]
-        comparable = unit is not None or not np.isfinite(first).any()  # wrong in any unit
+        comparable = unit is not None or not np.isfinite(first).all()  # wrong in any unit
         return Roles(dataclasses.replace(role, known=Known.NAME, comparable=comparable), unit=unit)
 
     def _readings(self, maximum: Role | None, unit: float | None) -> list[Reference]:

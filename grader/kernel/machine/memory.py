@@ -39,6 +39,7 @@ from grader.kernel.machine.ttir import Operation, Type
 
 _READ, _WRITE, _ATOMIC = "read", "write", "atomic update"
 _HINTS = {"evictionPolicy", "cacheModifier", "cachePolicy", "isVolatile", "operandSegmentSizes"}
+_OF_POINTERS = {"tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape"}
 Part = tuple[Memory, Tensor, Tensor | None]
 
 
@@ -143,6 +144,7 @@ class Accesses:
             text += f" {tuple(memory.tensor.stride())}"
         elif is_before or int(places[lanes].min()) >= size:
             how = Outside.BEFORE if is_before else Outside.TILE
+            how = Outside.POINTER if self._starts_outside(memory, row, env) else how
             text += f", where {memory.names[0]}{memory.index_of(first)} would be; its shape is"
             text += f" {tuple(memory.tensor.shape)}"
         else:
@@ -154,6 +156,23 @@ class Accesses:
             how = Outside.BLOCK
         where = f"a tensor: {side} of argument {memory.name}"
         return OutOfBounds(f"{self._what} outside {where}{text}", self.op.place, how)
+
+    def _starts_outside(self, memory: Memory, row: int, env: Env) -> bool:
+        """Whether the pointer itself is outside in a program, before a tile's offsets are added.
+
+        That is the last one that does not point to a tile, and that another line made.
+        """
+        made = {value: op for op in self._translation.module.operations for value in op.results}
+        value, line = self.pointers, self.op.place.line
+        while (op := made.get(value)) is not None and op.name in _OF_POINTERS:
+            if not self._translation.module.type(value).shape and op.place.line != line:
+                break
+            value, line = op.operands[0], op.place.line
+        found = env[value]
+        if self._translation.module.type(value).shape or found is None:
+            return False
+        offset = int(found.reshape(-1)[row if found.shape[0] > 1 else 0]) - memory.base
+        return not 0 <= offset < memory.size(self.width)
 
     def tell(self, kind: str, env: Env, part: Part, value: Tensor) -> None:
         """Tell the launch's observers."""

@@ -31,6 +31,7 @@ class Outside(enum.StrEnum):
     SHIFT = "shift"  # as EDGE or MASK, where the tile divides the tensor: nothing is to be masked
     TILE = "tile"  # a whole tile lies past the end
     BEFORE = "before"  # before the start
+    POINTER = "pointer"  # as TILE or BEFORE, and so does the pointer to which its offsets are added
     NOWHERE = "nowhere"  # in no tensor
     WRAPS = "wraps"  # by an offset of 32 bits that overflows
 
