@@ -164,10 +164,11 @@ class _Slice:
             self.decided, asked = True, [found]
             if isinstance(found, ast.stmt):
                 return {found.lineno} if self._ends(found.lineno) else set()
+        elif not branch and self._parts & _ENDS:
+            is_position = all(isinstance(one, _NO_SUM) for one in asked)
+            self.decided = is_position and bool(counted & names_in(*asked))
         if makes_it and not self._deep and any(isinstance(one, _COMPUTE) for one in asked):
             return {line}
-        elif self._parts & _ENDS and all(isinstance(one, _NO_SUM) for one in asked):
-            self.decided = bool(counted & names_in(*asked))
         names = names_in(*asked) - (counted if branch else set())
         if "stride" in self._parts:  # that, and no index
             names = {name for name in names if "stride" in name} or names
