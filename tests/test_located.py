@@ -96,7 +96,7 @@ SLIPS = {
     "a loop that never runs": (
         ("p06", "plain"),
         ("range(first_key, end_key, BLOCK_N)", "range(end_key, first_key, BLOCK_N)"),
-        ("KEYS-NEVER-VISITED", None, "for key_start in range(end_key"),
+        ("KEYS-NEVER-VISITED", 1, "for key_start in range(end_key"),
     ),
     "the maximum made safe the other way": (
         ("p06", "plain"),
@@ -143,6 +143,39 @@ SLIPS = {
             "begin = window_size + chunk * chunk_size + 1",
         ),
         ("KEYS-NEVER-VISITED", 6, "begin = window_size + chunk"),
+    ),
+    "a maximum that is a minimum": (
+        ("p06", "lse"),
+        ("tl.max(scores, 1) * scale_log2", "tl.min(scores, 1) * scale_log2"),
+        ("STATE-PARTS", 1, "new_max = tl.maximum("),
+    ),
+    "a first key below 0": (
+        ("p06", "plain"),
+        ("first_key = tl.maximum(", "first_key = tl.minimum("),
+        ("TILE-OUTSIDE", 3, "first_key = "),
+    ),
+    "a head that is added and not multiplied": (
+        ("p08", "plain"),
+        (
+            "head_q_ptr = q_ptr + q_head * q_strides[1]",
+            "head_q_ptr = q_ptr + q_head + q_strides[1]",
+        ),
+        ("TILE-OUTSIDE", 6, "head_q_ptr = "),
+    ),
+    "the only line of a step left out": (
+        ("p06", "window"),
+        ('    safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)  # (BLOCK_M,)\n', ""),
+        ("NAN-FROM-INF-MINUS-INF", 2, ""),
+    ),
+    "one of two addresses left as it was given": (
+        ("p02", "w_stride"),
+        ("        w_ptrs = w_ptr + col_ids * stride_wn\n", ""),
+        ("WRONG-STRIDE", 5, "w_ptrs = w_ptr + col_ids"),
+    ),
+    "a bound left as it was given": (
+        ("p07", "sinks"),
+        ("    begin = first_key - tl.cdiv(sink_end, BLOCK_N) * BLOCK_N\n", ""),
+        ("KEYS-NEVER-VISITED", 2, "begin = first_key"),
     ),
 }
 

@@ -152,3 +152,13 @@ def _is_backward(part: ast.AST) -> bool:
     if not isinstance(part, FUNCTIONS) or part.name != "backward":
         return False
     return "staticmethod" in [getattr(d, "id", "") for d in part.decorator_list]
+
+
+def is_reached(tree: ast.Module, entries: set[str], line: int) -> bool:
+    """Whether a line lies in one of these functions, or in one that they name, and so on."""
+    bodies = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    known: set[str] = set()
+    while more := (entries & bodies.keys()) - known:
+        known |= more
+        entries = {n.id for name in more for n in ast.walk(bodies[name]) if isinstance(n, ast.Name)}
+    return any(bodies[n].lineno <= line <= (bodies[n].end_lineno or 0) for n in known)

@@ -18,8 +18,6 @@ from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.others import exchanged
 from grader.causes.rules.sighting import Sighting
-from grader.source.feeding import Spot
-from grader.source.loops import only_loop
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.grade_record import Diagnosis
@@ -239,11 +237,7 @@ class Casebook:
             if step is not None and not fed_by and source.step_at(spot.line) not in (None, step):
                 continue
             return Cause(diagnosis, step or source.step_behind(spot), places, spot.line, fed_by)
-        # A loop that never ran was seen nowhere.
-        tree = source.tree if source and step is None and found.spot.part == "bounds" else None
-        line = only_loop(tree) if tree else 0
-        fed_by = source.fed_by(Spot(line)) if source and line else ()
-        return Cause(diagnosis, step, places, line or None, fed_by)
+        return Cause(diagnosis, step, places)
 
     def _lines_of(self, found: Hypothesis) -> list[Sighting]:
         """Return what was seen of its cases at a line: what is located there, and the state first.

@@ -80,13 +80,3 @@ def argument_of(call: ast.Call, index: int, name: str) -> ast.AST | None:
     if index < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args[:index]):
         return call.args[index]
     return next((k.value for k in call.keywords if k.arg == name), None)
-
-
-def is_reached(tree: ast.Module, entries: set[str], line: int) -> bool:
-    """Whether a line lies in one of these functions, or in one that they name, and so on."""
-    bodies = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    known: set[str] = set()
-    while more := (entries & bodies.keys()) - known:
-        known |= more
-        entries = {n.id for name in more for n in ast.walk(bodies[name]) if isinstance(n, ast.Name)}
-    return any(bodies[n].lineno <= line <= (bodies[n].end_lineno or 0) for n in known)

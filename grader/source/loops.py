@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_BEGINNINGS = {"first", "begin", "start", "low", "lo"}
+_ENDS = {"last", "end", "stop", "high", "hi"}
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -43,10 +45,12 @@ def is_head_of_loop(tree: ast.Module, line: int) -> bool:
     return any(isinstance(n, LOOPS) and n.lineno == line for n in ast.walk(tree))
 
 
-def only_loop(tree: ast.Module) -> int:
-    """Return the line of the one loop of a file, 0 of none and of several."""
-    lines = [n.lineno for n in ast.walk(tree) if isinstance(n, LOOPS)]
-    return lines[0] if len(lines) == 1 else 0
+def is_turned(tree: ast.Module, line: int) -> bool:
+    """Whether the loop at a line goes, by their names, from an end to a beginning."""
+    loops = [n for n in ast.walk(tree) if isinstance(n, ast.For) and n.lineno == line]
+    bounds = [getattr(n.iter, "args", ()) for n in loops]
+    names = [getattr(bound, "id", "").partition("_")[0] for of in bounds for bound in of[:2]]
+    return len(names) == 2 and (names[0] in _ENDS or names[1] in _BEGINNINGS)
 
 
 def lines_of(node: ast.AST) -> range:

@@ -31,7 +31,7 @@ from grader.source.feeding import (
     works_with,
 )
 from grader.source.given_imports import bad_import
-from grader.source.loops import is_head_of_loop, loops_around
+from grader.source.loops import is_head_of_loop, is_turned, loops_around
 from grader.source.policy.rules import violations
 from grader.source.policy.violation import Violation
 from grader.source.reading import TooCostly, limited, try_parser
@@ -222,6 +222,8 @@ class Source:
         lines = lines_feeding(tree, spot, lambda number: self.step_making(number) is not None)
         steps = {self.step_making(number) for number in lines}
         # An access in a loop of the step may be wrong in that, and so may be what decides there.
+        if spot.part == "bounds" and is_turned(tree, spot.line):
+            return own
         both = spot.part != "bounds" and not is_decided(tree, spot)
         both = both and self.step_of_loops_at(spot.line) == own
         steps |= {own} if own and (both or not (spot.part and lines)) else set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from grader.source.functions import is_reached
+from grader.base.functions import is_reached
 from grader.source.steps import RAISE, code_of_steps
 from grader.spec.problem import Problem
 

@@ -95,7 +95,8 @@ def no_product(trace: Trace, result: Result) -> Sighting | None:
         return None
     for name in result.wrong:
         if name in PRODUCTS and PRODUCTS.index(name) not in products:
-            return Sighting("NO-PRODUCT", name=name, rows=_ROWS[name])
+            line = trace.count(Counter.IDLE_LOOP_LINE)
+            return Sighting("NO-PRODUCT", line, name=name, rows=_ROWS[name])
     return None
 
 

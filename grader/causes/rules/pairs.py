@@ -26,9 +26,8 @@ def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
         return None
     if trace.count(Counter.UNKNOWN_READS) or trace.count(Counter.UNKNOWN_DOTS):
         return None  # keys in a form that is not recognised
-    return Sighting(
-        "KEYS-NEVER-VISITED", variant="nothing_read", programs=trace.count(Counter.PROGRAMS)
-    )
+    line, programs = trace.count(Counter.IDLE_LOOP_LINE), trace.count(Counter.PROGRAMS)
+    return Sighting("KEYS-NEVER-VISITED", line, variant="nothing_read", programs=programs)
 
 
 def mismatched(case: Case, walk: Walk) -> Sighting | None:
@@ -321,7 +320,7 @@ def _missing(case: Case, walk: Walk) -> Sighting | None:
             return skipped
         return Sighting(
             "KEYS-NEVER-VISITED",
-            walk.loop_line,
+            walk.loop_line or walk.trace.count(Counter.IDLE_LOOP_LINE),
             through=_kernel_of_missing(case, walk),
             visible=_visible(walk),
             row=row,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import torch
 
+from grader.base.functions import is_reached
 from grader.kernel.lines import running_line
 from grader.kernel.machine import events
 from grader.kernel.machine.ttir import Operation
@@ -29,6 +31,7 @@ class Where:
         self.line = self.loop = 0
         self._path = path
         self._loops, self._computing, self._calls, self._begun = _read(source)
+        self._source = source
         self._launch = 0
         self._known: dict[Operation, tuple[int, int]] = {}  # of this launch
 
@@ -53,6 +56,11 @@ class Where:
         lines = [self._first(op, line) for file, line in places if file == self._path]
         looped = (line for line in lines if any(line in loop for loop in self._loops))
         return next(looped, lines[-1] if lines else self._launch)
+
+    def loops_of(self, kernels: Collection[str]) -> set[int]:
+        """Return the lines of the loops of some kernels, and of the functions that these call."""
+        tree, lines = ast.parse(self._source), {loop.start for loop in self._loops}
+        return {line for line in lines if is_reached(tree, set(kernels), line)}
 
     def _first(self, op: Operation, line: int) -> int:
         """Return the line where an expression begins that Triton places at its last operand."""
@@ -94,6 +102,7 @@ class Record:
         self.of_rows = self.inputs[0].name == "x"
         self.kernel, self.grid, self.programs, self.before = 0, (0, 0, 0), 0, 0
         self._kernels: list[str] = []
+        self._ran: set[int] = set()  # lines of loops that had a round
 
     def launched(self, event: events.Launched) -> None:
         """Begin with a launch."""
@@ -105,6 +114,16 @@ class Record:
         self.grid, self.programs = event.grid, math.prod(event.grid)
         self.counters[Counter.LAUNCHES] += 1
         self.counters[Counter.PROGRAMS] += self.programs
+
+    def looped(self, event: events.Looped) -> None:
+        """Note that a loop has rounds."""
+        if event.rounds > 0:
+            self._ran.add(self.where.in_kernel(event.op))
+
+    def write(self) -> None:
+        """Write the line of the loop that had no round: Triton leaves out one that never has."""
+        idle = self.where.loops_of(self._kernels) - self._ran
+        self.counters[Counter.IDLE_LOOP_LINE] = idle.pop() if len(idle) == 1 else 0
 
     def note_line(self, counter: Counter) -> None:
         """Write the line that is running."""

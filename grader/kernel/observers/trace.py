@@ -64,6 +64,7 @@ class Counter(enum.IntEnum):
     STORED_OTHERWISE = 29  # rows of out that two programs stored different numbers to
     UNWRITTEN_LINE = 30  # a load from a tensor of the call that no kernel had stored to, of NaN
     IDLE_STORE_LINE = 31  # a store whose mask lets nothing pass, in any program
+    IDLE_LOOP_LINE = 32  # the only loop that had no round in any program of the call
 
     @property
     def is_line(self) -> bool:

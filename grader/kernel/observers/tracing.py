@@ -79,6 +79,8 @@ class Tracing:
         if isinstance(event, events.Launched):
             for begin in self._begins:
                 begin(event)
+        elif isinstance(event, events.Looped):
+            self._record.looped(event)
         elif isinstance(event, events.RoundEnded) and self._steps:
             self._steps.round_ended(event)
         elif isinstance(event, events.Computed):
@@ -90,6 +92,7 @@ class Tracing:
     def finish(self, results: dict[str, Any]) -> None:
         """Write the tables; `results` are what the entry point returned, by name."""
         with np.errstate(all="ignore"), torch.no_grad():
+            self._record.write()
             self._products.write()
             self._touching.write(results)
             if self._steps:
