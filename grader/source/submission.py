@@ -116,13 +116,14 @@ class Source:
     @functools.cached_property
     def _defaults(self) -> dict[int, int]:
         """The given lines that stand for a step, of which it does not set all names again."""
-        found, tree = {}, self.tree if self.has_steps else None
-        for node in ast.walk(tree) if tree else ():
-            step = defaults_of_steps(self._text).get(getattr(node, "lineno", 0))
-            names = assigned_by(node) if step and isinstance(node, ast.Assign) else set()
-            if step and any(not self._sets(step, name, node.lineno) for name in names):
-                found[node.lineno] = step
-        return found
+        steps = defaults_of_steps(self._text) if self.has_steps and self.tree else {}
+        nodes = ast.walk(self.tree) if steps else ()
+        given = [n for n in nodes if isinstance(n, ast.Assign) and n.lineno in steps]
+        return {
+            n.lineno: steps[n.lineno]
+            for n in given
+            if any(not self._sets(steps[n.lineno], name, n.lineno) for name in assigned_by(n))
+        }
 
     def _sets(self, step: int, name: str, line: int) -> bool:
         return any(self.step_at(n) == step for n in lines_setting(self.tree, line, name))
