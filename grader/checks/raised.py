@@ -30,11 +30,8 @@ def of_error(
 
     None where all that the steps had made by then has the shapes that are due, or is not known.
     """
-    if "'NoneType' object" in failure.headline:
-        nothing = dataclasses.replace(failure, spot=Spot(failure.line, part="launch"))
-        if source.step_behind(nothing.spot):  # a name that a step was to set
-            return nothing
     lost = _of_pointer(failure, source) or _of_gradient(failure, source)
+    lost = lost or _of_nothing(failure, source)
     if lost is not None:
         return lost
     try:
@@ -78,6 +75,18 @@ def _first_line(source: Source, step: int, line: int, name: str) -> int:
     lines = source.lines_of_step(step)
     sets = any(source.step_at(n) == step for n in lines_setting(source.tree, line, name))
     return lines[0] if lines and not sets else 0
+
+
+def _of_nothing(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
+    """Say which name a step leaves at None, where a launch passes that to the line that fails."""
+    if "'NoneType' object" not in failure.headline:
+        return None
+    passed = Spot(failure.line, part="launch")
+    for step, name in (source.left_as_given.get(n, (0, "")) for n in source.fed_by(passed)):
+        if step:
+            found = _instead(failure, f"{name} is None: step {step} does not set it", 0, "")
+            return dataclasses.replace(found, line=failure.line, spot=passed)
+    return None
 
 
 def _of_pointer(failure: CaseOutcome, source: Source) -> CaseOutcome | None:

@@ -32,6 +32,7 @@ _COMPUTE = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp)
 _INPUTS = {"q", "k", "v"}
 _NO_SUM = (ast.Name, ast.Constant, ast.Subscript, ast.Attribute)
 _ENDS = {"before", "after"}
+_OF_LAUNCH = {"grid", "launch"}
 _OF_ACCESS = {"pointer", "address", "offset", "mask"}
 
 
@@ -175,7 +176,7 @@ class _Slice:
         self._follow(_Place(function, name, loaded) for name in names)
         while self._waiting:
             self._step(self._waiting.pop())
-        if part in ("grid", "launch"):  # no line of the kernel
+        if part in _OF_LAUNCH:  # no line of the kernel
             self._found.clear()
         if self._launched and (self._parts & {"launch", "grid"} or not self._found):
             self._follow_launches()
@@ -217,13 +218,13 @@ class _Slice:
 
     def _step(self, place: _Place) -> None:
         """Follow one name to the lines that assign it, and to calls that pass it."""
-        function, name, loaded = place
+        (function, name, loaded), part = place, self._spot.part
         assigned = list(assigned_in(self._tree, function, name))
         # What has been loaded is not followed to a pointer before its load is found.
         makes = [n for n, value in assigned if not _is_plain_range(value)]
         own = {n for n in makes if self._ends(n) and (loaded or not self._of_pointer)}
         self._found |= own
-        if own and not self._deep:
+        if own and not self._deep and part not in _OF_LAUNCH:
             for n, value in assigned:  # what is called may be of another step
                 if n in own and value is not None:
                     self._follow_returned(value, loaded)
@@ -237,7 +238,7 @@ class _Slice:
                 if isinstance(call.func, ast.Subscript):
                     self._launched.append((function, name))
                 elif value is not None:
-                    makes = not self._spot.part or isinstance(value, _COMPUTE)
+                    makes = not part or isinstance(value, _COMPUTE)
                     self._found |= {call.lineno} if makes and self._ends(call.lineno) else set()
                     self._follow(_Place(caller, used, loaded) for used in names_in(value))
 
@@ -371,6 +372,8 @@ def _read_by(inner: ast.stmt) -> list[ast.AST]:
         return _bounds(inner)
     if isinstance(inner, (ast.If, ast.With, *FUNCTIONS)):
         return [inner.test] if isinstance(inner, ast.If) else []
+    if isinstance(inner, ast.AugAssign) and isinstance(inner.target, ast.Name):
+        return [inner, ast.Name(inner.target.id, ast.Load())]  # what it adds to is read, too
     return [inner]
 
 

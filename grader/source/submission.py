@@ -110,20 +110,17 @@ class Source:
         return self._step_of(range(line, line + 1))
 
     def step_making(self, line: int) -> int | None:
-        """Return the step of a line, or the one to which it leaves a name that it does not set."""
-        return self.step_at(line) or self._defaults.get(line)
+        """Return the step of a line, or the one that leaves a name as this line gives it."""
+        return self.step_at(line) or self.left_as_given.get(line, (None,))[0]
 
     @functools.cached_property
-    def _defaults(self) -> dict[int, int]:
-        """The given lines that stand for a step, of which it does not set all names again."""
+    def left_as_given(self) -> dict[int, tuple[int, str]]:
+        """The given lines that stand for a step: that, and a name which it does not set again."""
         steps = defaults_of_steps(self._text) if self.has_steps and self.tree else {}
         nodes = ast.walk(self.tree) if steps else ()
         given = [n for n in nodes if isinstance(n, ast.Assign) and n.lineno in steps]
-        return {
-            n.lineno: steps[n.lineno]
-            for n in given
-            if any(not self._sets(steps[n.lineno], name, n.lineno) for name in assigned_by(n))
-        }
+        names = [(n.lineno, name) for n in given for name in assigned_by(n)]
+        return {n: (steps[n], name) for n, name in names if not self._sets(steps[n], name, n)}
 
     def _sets(self, step: int, name: str, line: int) -> bool:
         return any(self.step_at(n) == step for n in lines_setting(self.tree, line, name))
