@@ -230,8 +230,8 @@ class _Slice:
                     self._follow_returned(value, loaded)
             return
         for _, value in assigned:
-            for part in self._at_end(value):
-                self._follow(_Place(function, used, at) for used, at in self._used(part, loaded))
+            for bound in self._at_end(value):
+                self._follow(_Place(function, used, at) for used, at in self._used(bound, loaded))
         if name in (parameters := parameters_of(function)):
             for caller, call in self._callers(function):
                 value = argument_of(call, parameters.index(name), name)

@@ -98,8 +98,6 @@ def for_loop(op: Operation, translation: Translation) -> Run:
         rounds = torch.div(last - first + by - 1, by, rounding_mode="floor")
         least, most = ends(rounds)
         values = [env[value] for value in initial]
-        if translation.state.observe is not None:
-            translation.state.observe(events.Looped(op, most))
         if most <= 0:
             _assign(env, op.results, values)
             return

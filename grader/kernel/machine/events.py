@@ -54,14 +54,6 @@ class Wrapped:
 
 
 @dataclasses.dataclass(frozen=True)
-class Looped:
-    """A loop begins: so many rounds has the program with the most of them."""
-
-    op: Operation
-    rounds: int
-
-
-@dataclasses.dataclass(frozen=True)
 class RoundEnded:
     """A round of a loop is over; `values` are those of the student's variables, by their names.
 
@@ -113,4 +105,4 @@ class Flowed:
     targets: tuple[Tensor, ...]
 
 
-Event = Launched | Access | Wrapped | Looped | RoundEnded | Multiplied | Computed | Flowed
+Event = Launched | Access | Wrapped | RoundEnded | Multiplied | Computed | Flowed

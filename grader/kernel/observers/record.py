@@ -115,10 +115,9 @@ class Record:
         self.counters[Counter.LAUNCHES] += 1
         self.counters[Counter.PROGRAMS] += self.programs
 
-    def looped(self, event: events.Looped) -> None:
-        """Note that a loop has rounds."""
-        if event.rounds > 0:
-            self._ran.add(self.where.in_kernel(event.op))
+    def round_ended(self, event: events.RoundEnded) -> None:
+        """Note that a loop has had a round."""
+        self._ran.add(self.where.in_kernel(event.op))
 
     def write(self) -> None:
         """Write the line of the loop that had no round: Triton leaves out one that never has."""

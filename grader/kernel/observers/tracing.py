@@ -79,10 +79,10 @@ class Tracing:
         if isinstance(event, events.Launched):
             for begin in self._begins:
                 begin(event)
-        elif isinstance(event, events.Looped):
-            self._record.looped(event)
-        elif isinstance(event, events.RoundEnded) and self._steps:
-            self._steps.round_ended(event)
+        elif isinstance(event, events.RoundEnded):
+            self._record.round_ended(event)
+            if self._steps:
+                self._steps.round_ended(event)
         elif isinstance(event, events.Computed):
             self._where.at(event.op)
             look = self._looks.get(event.op.name)
