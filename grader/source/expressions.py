@@ -99,7 +99,10 @@ def guard(
     if len(bounds) > 1 or (len(split) > 1 and not bounds):  # which of them is it?
         return None
     first = split[0][0][0]
-    return bounds[0] if bounds else ast.copy_location(ast.Expr(first), first)
+    behind = names_in(*(made.get(getattr(bound, "id", "")) for bound in bounds))
+    moves = any(name in counted for name in behind)
+    # A bound that moves with the position is none.
+    return bounds[0] if bounds and not moves else ast.copy_location(ast.Expr(first), first)
 
 
 def _either(
