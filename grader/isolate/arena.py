@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import math
 import mmap
 import os
-from collections.abc import Sequence
 
 import torch
 
 from grader.base.dtypes import TORCH_DTYPES
+from grader.kernel.machine.tensors import extent
 
 GUARD_BYTES = 64 * 1024
 POISON = 0xFF
@@ -84,13 +83,6 @@ def marked(values: torch.Tensor, marks: range) -> torch.Tensor:
     word = _WORDS[values.element_size()]  # the mark is its lowest byte, those above are of -1
     raw, above = values.contiguous().view(word), -256 if word.is_signed else 0
     return (raw >= above + marks[0]) & (raw <= above + marks[-1])
-
-
-def extent(size: Sequence[int], stride: Sequence[int]) -> int:
-    """Return how many elements there are from the first of a tensor to behind its last."""
-    if not math.prod(size):
-        return 0
-    return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
 
 
 def dense_strides(size: tuple[int, ...]) -> tuple[int, ...]:

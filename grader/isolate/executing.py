@@ -22,6 +22,7 @@ from grader.isolate.watching import Engine, Watching
 from grader.kernel import readings
 from grader.kernel.machine import capture
 from grader.kernel.machine.engine import raise_at, unseen
+from grader.kernel.machine.tensors import extent
 from grader.kernel.machine.ttir import BadText, NotMeasured
 from grader.spec.protocol import Reply, Status
 
@@ -164,7 +165,7 @@ class Replay:
         address, size = self._plan["storages"].get(str(number), (0, 0))
         memory = torch.Tensor.untyped_storage(tensor)
         base = (tensor.storage_offset() - offset) * width
-        least = (offset + arena.extent(sizes, strides)) * width
+        least = (offset + extent(sizes, strides)) * width
         known = self._stored.get(number)
         size = least if is_input or base < 0 else min(int(size), memory.nbytes() - base)
         size = max(size, known.size) if known and is_input else size  # far: all lie in one
@@ -175,7 +176,7 @@ class Replay:
         stored, kind = self._stored.get(number), _ELEMENTS[dtype]
         if stored is None:
             raise BadText("a tensor of a plan that no step makes")
-        start, last = offset * kind.itemsize, offset + arena.extent(sizes, strides)
+        start, last = offset * kind.itemsize, offset + extent(sizes, strides)
         if min([offset, *sizes, *strides, 0]) < 0 or last * kind.itemsize > stored.size:
             raise BadText("a tensor of a plan reaches past its storage")
         place = (stored.base + start) // kind.itemsize

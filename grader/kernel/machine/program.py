@@ -26,7 +26,7 @@ from grader.kernel.machine.steps import (
     Translation,
     check_grid,
 )
-from grader.kernel.machine.tensors import SHIFT, Memories
+from grader.kernel.machine.tensors import SHIFT, Memories, place_in
 from grader.kernel.machine.ttir import Block, Module, Operation, operations
 
 _IGNORED = {
@@ -153,7 +153,7 @@ class Program(Translation):
         axis, (result,) = "xyz".index(op.words[0]), op.results
 
         def run(env: Env) -> None:
-            env[result] = cast(self.state.along_axes(env[0])[axis], torch.int32)
+            env[result] = cast(place_in(self.state.grid, env[0])[axis], torch.int32)
 
         return run
 
@@ -176,7 +176,7 @@ class Program(Translation):
                 self._printed += 1
                 if self._printed > _MOST_PRINTED:
                     return
-                words = [begin, f"{self.state.along_axes(program)}:", prefix]
+                words = [begin, f"{place_in(self.state.grid, program)}:", prefix]
                 for value, type in zip(op.operands, types, strict=True):
                     own = env[value][row if env[value].shape[0] > 1 else 0].expand(type.shape)
                     words.append(shown(own))

@@ -102,11 +102,6 @@ class State:
         if time.process_time() > self._end:
             raise Stopped(f"{self.limits.seconds:.3g} s of computing", place)
 
-    def along_axes(self, program: Any) -> tuple[Any, Any, Any]:
-        """Return the place in the grid of the program, or the programs, of a number."""
-        x, y, _ = self.grid
-        return program % x, program // x % y, program // (x * y)
-
 
 @dataclasses.dataclass(frozen=True)
 class Body:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from grader.kernel import readings
+from grader.kernel.machine.tensors import extent
 from grader.kernel.observers.trace import STATISTIC
 
 QUERY_SIDE = ("q", "dout", "out", "dq", STATISTIC)
@@ -45,7 +46,7 @@ class Operand:
     @property
     def end(self) -> int:
         """Address behind the last element."""
-        return self.start + extent(self.tensor) * self.tensor.element_size()
+        return self.start + extent(self.size, self.tensor.stride()) * self.tensor.element_size()
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -80,11 +81,6 @@ class Operand:
         inside &= index[2] < self.length
         rows = np.where(inside & (plane >= 0), plane * self.length + index[2], -1)
         return rows, index[3]
-
-
-def extent(tensor: Any) -> int:
-    """Return how many elements there are from a tensor's first to its last, these included."""
-    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def find_operand(tensor: Any, inputs: list[Operand]) -> Operand | None:

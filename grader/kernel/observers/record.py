@@ -111,12 +111,6 @@ class Record:
         self.counters[counter] = self.where.line
 
 
-def place_in(grid: tuple[int, int, int], numbers: Any) -> tuple[Any, Any, Any]:
-    """Return x, y and z of programs of a launch, by their numbers."""
-    x, y, _ = grid
-    return numbers % x, numbers // x % y, numbers // (x * y)
-
-
 def _lines(node: Any) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 

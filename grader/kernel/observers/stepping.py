@@ -14,11 +14,12 @@ import torch
 
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor
+from grader.kernel.machine.tensors import place_in
 from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers.knowledge import Rows, Tile
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.places import Touched
-from grader.kernel.observers.record import as_numpy, place_in
+from grader.kernel.observers.record import as_numpy
 from grader.kernel.observers.rounds import LOAD, LOADS, Held, RoundsShape, RoundsWriter
 from grader.kernel.observers.trace import OPERANDS, PRODUCTS
 
