@@ -54,7 +54,7 @@ class CompileWorker(serving.Worker):
 
         With `predicts` in the request its launches are predicted, and nothing else is written.
         """
-        layout = arena.Layout.from_json(request["layout"])
+        layout = arena.Layout.of(request)
         small = bytearray(_SMALL * layout.inputs_end)
         memory = torch.frombuffer(small, dtype=torch.uint8)
         tensors = {view.name: view.of(memory) for view in layout.inputs}

@@ -205,7 +205,7 @@ class Executor(serving.Worker):
 
     def _do_carry_out(self, request: dict, fds: list[int]) -> Reply:
         """Carry out a plan, which lies in the second of the memories of the call."""
-        layout = arena.Layout.from_json(request["layout"])
+        layout = arena.Layout.of(request)
         shared = arena.attached(fds[0], layout.total_bytes)
         memory, tensors = self.inputs_of(shared, layout)
         if request["far"]:

@@ -261,7 +261,7 @@ class Planner(serving.Worker):
 
     def _do_plan(self, request: dict, fds: list[int]) -> Reply:
         """Write the plan of one call, as far as it comes."""
-        layout, nonce = arena.Layout.from_json(request["layout"]), request["nonce"]
+        layout, nonce = arena.Layout.of(request), request["nonce"]
         recorder = self.recorder
         place = mmap.mmap(fds[0], plan.MAX_BYTES)  # now: after the call there may be no memory
         tensors = self._tensors(layout, spread=request["far"])

@@ -165,7 +165,7 @@ class Worker:
 
     def _do_call(self, request: dict, fds: list[int]) -> protocol.Reply:
         """One call on fresh inputs: forward, or forward and backward, with guards around all."""
-        layout = arena.Layout.from_json(request["layout"])
+        layout = arena.Layout.of(request)
         shared = arena.attached(fds[0], layout.total_bytes)
         memory, tensors = self.inputs_of(shared, layout)
         following: Any = contextlib.nullcontext()
@@ -262,13 +262,13 @@ class Worker:
         # How deep Python may recurse below an operator would tell whether the call is watched.
         sys.setrecursionlimit(_DEPTH)
         if request["watched"] and self.record:
-            with self.record.noting(arena.Layout.from_json(request["layout"]), request):
+            with self.record.noting(arena.Layout.of(request), request):
                 reply = self._time(request, fds)
             return self.record.refusal(request["nonce"]) if self.record.found else reply
         return self._time(request, fds)
 
     def _time(self, request: dict, fds: list[int]) -> protocol.Reply:
-        layout = arena.Layout.from_json(request["layout"])
+        layout = arena.Layout.of(request)
         if self.device == "cpu":
             memory = arena.attached(fds[0], layout.total_bytes * request["sets"])
         else:

@@ -16,7 +16,7 @@ import torch
 
 import reference
 from grader.isolate import capacity, forks
-from grader.isolate.compiled import Call
+from grader.isolate.compiled import call_of
 from grader.isolate.compilers import Compilers
 from grader.isolate.device_memory import DeviceMemoryFault
 from grader.isolate.pipe import EventPipe, read_request
@@ -107,7 +107,7 @@ def _compile_ahead(request: MeasureRequest) -> None:
         cases = problem.benchmarks_on("cuda")
         fits = (c for c in cases if speed.naive_bytes(problem, c) < chip.memory_bytes)
         timed = [next(fits, cases[-1]), *(problem.memory_cases("cuda") or ())]
-        calls = [Call.of(problem, case, problem.outputs) for case in timed]
+        calls = [call_of(problem, case, problem.outputs) for case in timed]
         if problem.uses_triton:
             compilers.append(Compilers(problem, source, calls, 1, request.capability))
     for compiler in compilers:
