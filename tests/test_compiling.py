@@ -312,7 +312,7 @@ def test_a_line_that_is_no_record_is_left_out(line):
     report = os.memfd_create("report")
     good = json.dumps(KERNEL).encode()
     os.write(report, b"\n".join([line, good, good, b'{"kernel": "unfini']))
-    assert [found.kernel.line for found in compiled._read(report, 80)] == [KERNEL["line"]]
+    assert [found.kernel.line for found in compiled._kernels(report, 80)] == [KERNEL["line"]]
     os.close(report)
 
 
@@ -320,7 +320,7 @@ def test_a_report_without_end_is_cut():
     report = os.memfd_create("report")
     for i in range(20_000):
         os.write(report, json.dumps(KERNEL | {"line": i}).encode() + b"\n")
-    assert len(compiled._read(report, 80)) == compiled.MAX_KERNELS
+    assert len(compiled._kernels(report, 80)) == compiled.MAX_KERNELS
     os.close(report)
 
 

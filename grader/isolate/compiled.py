@@ -156,8 +156,7 @@ def _compile(
                 left_s = max(0.0, left_s - (time.monotonic() - begun - sandbox.starved_s))
                 if isinstance(result, Ended):
                     break
-            found, output = dict.fromkeys(_read(report, KernelReport)), sandbox.output()
-            kernels = tuple(_on_chip(capability, kernel) for kernel in found)[:MAX_KERNELS]
+            kernels, output = _kernels(report, capability), sandbox.output()
             launches = sum(r.launches for r in results if isinstance(r, Reply))
             seconds = time.monotonic() - start
             predicted: Reply | Ended | None = results[-1] if results else None
@@ -199,6 +198,12 @@ def _read(report: int, kind: type[_Line]) -> list[_Line]:
             with contextlib.suppress(ValidationError):
                 found.append(kind.model_validate_json(line))
     return found
+
+
+def _kernels(report: int, capability: int) -> tuple[Compilation, ...]:
+    """Return the kernels of a report, without those that repeat."""
+    found = dict.fromkeys(_read(report, KernelReport))
+    return tuple(_on_chip(capability, kernel) for kernel in found)[:MAX_KERNELS]
 
 
 def _on_chip(capability: int, kernel: KernelReport) -> Compilation:

@@ -153,7 +153,7 @@ class HostRounds(DispatchMode):
                 continue
             own = self._own(value).float()
             if not any(self._rows(known, own) is not None for known in self._known):
-                yield name, Held(own.numpy())
+                yield name, (own.numpy(), False)
 
 
 def _directions(rows: torch.Tensor) -> torch.Tensor:
