@@ -237,44 +237,23 @@ def tile_map(walk: Walk) -> TileMap:
     tile_q, tile_k = walk.tile
     while walk.due.shape[0] > _MOST_TILES * tile_q or walk.due.shape[1] > _MOST_TILES * tile_k:
         tile_q, tile_k = 2 * tile_q, 2 * tile_k
-    rows = []
-    for first in range(0, walk.due.shape[0], tile_q):
-        row = ""
-        for start in range(0, walk.due.shape[1], tile_k):
-            here = np.s_[first : first + tile_q, start : start + tile_k]
-            there = (batch, head, *here)
-            row += _letter(
-                due=walk.due[here],
-                visited=walk.visited[there],
-                missing=walk.missing[there],
-                extra=walk.extra[there],
-                twice=walk.twice[there],
-            )
-        rows.append(row)
-    return TileMap(
-        product=walk.product,
-        batch=batch,
-        head=head,
-        tile_q=tile_q,
-        tile_k=tile_k,
-        rows=tuple(rows),
-    )
+    wrong = {
+        TileMap.TWICE: walk.twice[batch, head],
+        TileMap.MISSED: walk.missing[batch, head],
+        TileMap.TAKEN: walk.extra[batch, head],
+    }
+    due, visited = walk.due, walk.visited[batch, head]
 
+    def letter(query: int, key: int) -> str:
+        tile = np.s_[query : query + tile_q, key : key + tile_k]
+        for letter, pairs in wrong.items():
+            if pairs[tile].any():
+                return letter
+        if due[tile].any():
+            return TileMap.FULL if due[tile].all() else TileMap.MASKED
+        return TileMap.WASTED if visited[tile].any() else TileMap.NOTHING
 
-def _letter(
-    *,
-    due: np.ndarray,
-    visited: np.ndarray,
-    missing: np.ndarray,
-    extra: np.ndarray,
-    twice: np.ndarray,
-) -> str:
-    if twice.any():
-        return TileMap.TWICE
-    if missing.any():
-        return TileMap.MISSED
-    if extra.any():
-        return TileMap.TAKEN
-    if due.any():
-        return TileMap.FULL if due.all() else TileMap.MASKED
-    return TileMap.WASTED if visited.any() else TileMap.NOTHING
+    queries, keys = (range(0, n, m) for n, m in zip(due.shape, (tile_q, tile_k), strict=True))
+    rows = tuple("".join(letter(query, key) for key in keys) for query in queries)
+    where = {"product": walk.product, "batch": batch, "head": head}
+    return TileMap(**where, tile_q=tile_q, tile_k=tile_k, rows=rows)
