@@ -222,9 +222,10 @@ class RoundsWriter:
 
     def begin(self, queries: np.ndarray, kernel: str = "", ids: Iterable[int] = (0, 0, 0)) -> None:
         """Begin with a pass of these rows of q."""
-        for name in ("head", "queries", "rounds", "loads", "present"):  # of an earlier pass
-            self._arrays[name][:] = 0
-        self._arrays["taken"][: self._round + 1, : self._rows] = 0
+        if self._rows:  # of an earlier pass
+            for name in ("head", "queries", "rounds", "loads", "present"):
+                self._arrays[name][:] = 0
+            self._arrays["taken"][: self._round + 1, : self._rows] = 0
         self._round, self._rows = -1, queries.size if queries.size <= MOST_ROWS else 0
         if self._rows:
             self._arrays["queries"][: queries.size] = queries
