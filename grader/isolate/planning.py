@@ -59,8 +59,10 @@ class Recorder(DispatchMode):
         self._known: dict[int, StorageWeakRef] = {}  # by number; one that is held has its address
         self._next = 0
 
-    def begin(self, answers: list[Any], *, carried_out: bool) -> None:
-        """Begin a plan, with `answers` to its first questions.
+    def begin(
+        self, answers: list[Any], inputs: dict[str, torch.Tensor], *, carried_out: bool
+    ) -> None:
+        """Begin a plan, with `answers` to its first questions and `inputs`, which no step makes.
 
         Unless the plan before was `carried_out`, what is left of it is in no other worker.
         """
@@ -76,6 +78,8 @@ class Recorder(DispatchMode):
         }
         self._sent = self._sent if carried_out else set()
         self._answers, self.asks, self._is_open = list(answers), False, True
+        for name, tensor in inputs.items():
+            self._plan["inputs"][name] = self._tensor(tensor, made=True)
 
     def end(self, results: dict[str, Any] | None) -> dict[str, Any]:
         """Return the plan of a call that returned `results`, None where it did not come to that."""
@@ -85,10 +89,6 @@ class Recorder(DispatchMode):
             tensors = {n: t for n, t in results.items() if isinstance(t, torch.Tensor)}
             self._plan["outputs"] = {name: self._tensor(t) for name, t in tensors.items()}
         return self._plan
-
-    def add_input(self, name: str, tensor: torch.Tensor) -> None:
-        """Add an input, which no step makes."""
-        self._plan["inputs"][name] = self._tensor(tensor, made=True)
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -265,9 +265,7 @@ class Planner(serving.Worker):
         recorder = self.recorder
         place = mmap.mmap(fds[0], plan.MAX_BYTES)  # now: after the call there may be no memory
         tensors = self._tensors(layout, spread=request["far"])
-        recorder.begin(request["answers"], carried_out=request["carried_out"])
-        for name, tensor in tensors.items():
-            recorder.add_input(name, tensor)
+        recorder.begin(request["answers"], tensors, carried_out=request["carried_out"])
         results, reply = None, Reply(nonce, Status.OK)
         try:
             with recorder, self.noting(layout, request):

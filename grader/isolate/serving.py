@@ -120,7 +120,10 @@ class Worker:
     def limit(self) -> None:
         """Limit what this process may take from now on."""
         if self.device == "cpu":
-            _limit_address_space(self.settings["memory_limit_bytes"])
+            with open("/proc/self/statm") as file:
+                used = int(file.read().split()[0]) * resource.getpagesize()
+            most = used + self.settings["memory_limit_bytes"]
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
         if "file_limit_bytes" in self.settings:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.settings["file_limit_bytes"],) * 2)
 
@@ -321,9 +324,3 @@ class Worker:
             return faults.explain(nonce, error, self.path, importing=importing)
         except BaseException:  # its class, its text, its traceback are the submission's
             return faults.unexplained(nonce)
-
-
-def _limit_address_space(extra_bytes: int) -> None:
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + extra_bytes, used + extra_bytes))

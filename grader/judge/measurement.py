@@ -144,9 +144,8 @@ class Measurement:
             overheads[sets] = speed.overhead(bench, self.naive, problem, case, sets)
         clock = "wall" if bench.device == "cuda" else "cpu"
         figures = performance.speed_figures(student, naive, overheads, clock=clock)
-        figures = figures.model_copy(
-            update={"shape": str(case), "device": _device_name(bench.device)}
-        )
+        name = torch.cuda.get_device_name() if clock == "wall" else "cpu, one thread"
+        figures = figures.model_copy(update={"shape": str(case), "device": name})
         return speed_evidence(figures, problem.id)
 
     def _naive_block(self, case: Case, overhead_s: float) -> speed.Block:
@@ -289,10 +288,6 @@ def _worker(source: bytes, file: str, entry: str, device: str, **settings: Any) 
     if device == "cpu":  # a file that nobody maps is memory too, and in no process's
         options["file_limit_bytes"] = _FILE_BYTES
     return Sandbox(source, file, entry, **options)
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else "cpu, one thread"
 
 
 def reason_of(result: Reply | Ended) -> str:

@@ -87,14 +87,10 @@ def find_operand(tensor: Any, inputs: list[Operand]) -> Operand | None:
     """Return which input `tensor` is, or holds a copy of; None where it is neither."""
     start = tensor.data_ptr()
     for operand in inputs:
-        if operand.start == start or _lies_in(start, operand):
+        # Slices of one packed tensor lie in each other.
+        if operand.start == start or bool(operand.locate(np.array([start]))[0][0] >= 0):
             return None if 0 in operand.tensor.stride()[2:] else operand
     return _copy_of(tensor, inputs)
-
-
-def _lies_in(start: int, operand: Operand) -> bool:
-    """Whether an address is that of an element: slices of one packed tensor lie in each other."""
-    return bool(operand.locate(np.array([start]))[0][0] >= 0)
 
 
 def _copy_of(tensor: Any, inputs: list[Operand]) -> Operand | None:

@@ -65,11 +65,6 @@ class Counter(enum.IntEnum):
     UNWRITTEN_LINE = 30  # a load from a tensor of the call that no kernel had stored to, of NaN
     IDLE_STORE_LINE = 31  # a store whose mask lets nothing pass, in any program
 
-    @property
-    def is_line(self) -> bool:
-        """Whether it holds a line of the submission and no count."""
-        return self.name.endswith("_LINE")
-
 
 # Columns of the tables.
 DOT = ("line", "kernel", "product", "m", "n", "k", "count", "tile_q", "tile_k", "loop")
@@ -257,7 +252,7 @@ class Trace:
         kinds = len(TAGGED) - 1
         of_lines = ("lines", "mask_lines", "raised_lines", "discarded", "doubled", "bare")
         limits: dict[str, Any] = dict.fromkeys(of_lines, lines) | {
-            "counters": [lines if c.is_line else _MOST for c in Counter],
+            "counters": [lines if c.name.endswith("_LINE") else _MOST for c in Counter],
             "apart": [lines, kinds, kinds, rows, rows, planes, 1],
             "misplaced": [lines, rows, rows],
             "columns": [lines, _MOST, _MOST],
