@@ -40,7 +40,6 @@ class View(NamedTuple):
 
     @property
     def extent_bytes(self) -> int:
-        """Bytes from the first to behind the last element."""
         return extent(self.size, self.stride) * TORCH_DTYPES[self.dtype].itemsize
 
     def of(self, memory: torch.Tensor) -> torch.Tensor:

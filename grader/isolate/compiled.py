@@ -63,7 +63,6 @@ class Compiled:
 
     @property
     def refused(self) -> tuple[Compilation, ...]:
-        """The kernels that cannot be launched."""
         return tuple(k for k in self.kernels if k.kernel.refusal is not None)
 
 

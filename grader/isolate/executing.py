@@ -223,7 +223,6 @@ class Executor(serving.Worker):
         return Reply(request["nonce"], Status.OK, text=answer)
 
     def evaluate(self, tensors: dict, request: dict) -> dict:
-        """Return the outputs of the plan."""
         results = self.replay.run(self.given, tensors)
         if self.engine.has_translated:
             self.engine.has_translated = False

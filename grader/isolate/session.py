@@ -71,7 +71,6 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left for all calls together."""
         return self._limits.total_s - self.spent_s
 
     def call_s(self, *, compiles: bool) -> float:
@@ -145,7 +144,6 @@ class Session:
         )
 
     def close(self) -> None:
-        """End the worker."""
         while self._workers:
             self._workers.pop().close()
 

@@ -75,13 +75,11 @@ class Sessions:
         self.open(problem, on_gpu=True).start()
 
     def leave_gpu(self) -> None:
-        """End the workers on the GPU."""
         for (_, on_gpu), session in self._open.items():
             if on_gpu:
                 session.close()
 
     def close(self) -> None:
-        """End all workers."""
         if self._compilers is not None:
             self._compilers.wait(0.0)
         for session in self._open.values():

@@ -76,7 +76,6 @@ class Source:
 
     @property
     def sha256(self) -> str:
-        """Hash of the bytes that run."""
         return hashlib.sha256(self.data).hexdigest()
 
     @property

@@ -60,7 +60,6 @@ class CallOutputs:
 
     @property
     def num_bytes(self) -> int:
-        """What the outputs take."""
         return sum(output.nbytes for output in self.outputs.values())
 
 

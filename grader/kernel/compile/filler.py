@@ -24,7 +24,6 @@ class Filler:
         self._chip = chip
 
     def install(self) -> None:
-        """Put a GPU where there is none, and take Triton's launches."""
         absent_gpu.install(self._chip, self._bench)
         capture.install(self._launch, self._compile)
 

@@ -123,7 +123,6 @@ class Exact(DispatchMode):
         self.found: dict[int, Site] = {}
 
     def rounds(self, site: Site) -> bool:
-        """Whether a site rounds in this call."""
         return site.key in self._rounding
 
     def settled(self, site: Site, values: Tensor) -> Tensor:

@@ -58,7 +58,6 @@ class Accesses:
 
     @property
     def state(self) -> State:
-        """The launch's."""
         return self._translation.state
 
     def parts(self, env: Env) -> list[Part]:

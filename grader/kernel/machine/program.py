@@ -197,7 +197,6 @@ class Program(Translation):
         return run
 
     def fresh(self) -> Env:
-        """Return an environment with nothing in it but constants."""
         env = super().fresh()
         if self.distance:
             env[self.distance :] = [notes.NOTHING] * self.distance
@@ -206,7 +205,6 @@ class Program(Translation):
     # -- a launch -----------------------------------------------------------------------------
 
     def call(self, function: str, env: Env) -> list[Tensor]:
-        """Run a function on an environment that has its arguments; return what it returns."""
         return self._functions[function].run(env)
 
     def launch(

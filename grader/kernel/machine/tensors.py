@@ -85,7 +85,6 @@ class Memory:
 
     @property
     def name(self) -> str:
-        """The names in words."""
         return " or ".join(dict.fromkeys(self.names))
 
     @property
@@ -166,7 +165,6 @@ class Memories:
         return memory.base
 
     def get(self, number: int) -> Memory | None:
-        """Return the tensor of a number, None where there is none."""
         return self._all[number - 1] if 1 <= number <= len(self._all) else None
 
     def addresses(self, pointers: Tensor, width: int) -> Tensor:

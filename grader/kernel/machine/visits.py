@@ -95,7 +95,6 @@ class Seen:
 
     @property
     def kind(self) -> str:
-        """What it does: load or store."""
         return self.op.name.removeprefix("tt.")
 
 

@@ -40,22 +40,18 @@ class Operand:
 
     @property
     def start(self) -> int:
-        """Address of the first element."""
         return self.tensor.data_ptr()
 
     @property
     def end(self) -> int:
-        """Address behind the last element."""
         return self.start + extent(self.size, self.tensor.stride()) * self.tensor.element_size()
 
     @property
     def size(self) -> tuple[int, ...]:
-        """Sizes of the four dimensions."""
         return tuple(self.tensor.shape)
 
     @property
     def num_rows(self) -> int:
-        """Rows over all batches and heads."""
         return self.size[0] * self.size[1] * self.size[2]
 
     def holds(self, addresses: np.ndarray) -> np.ndarray:

@@ -38,7 +38,6 @@ class Where:
         self._known.clear()
 
     def at(self, op: Operation) -> None:
-        """Be at an operation from now on."""
         if op not in self._known:
             self._known[op] = self.line_of(op), self._loop(op)
         self.line, self.loop = self._known[op]
@@ -107,7 +106,6 @@ class Record:
         self.counters[Counter.PROGRAMS] += self.programs
 
     def note_line(self, counter: Counter) -> None:
-        """Write the line that is running."""
         self.counters[counter] = self.where.line
 
 

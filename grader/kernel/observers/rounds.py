@@ -72,7 +72,6 @@ class RoundsShape(Block):
     def of(
         cls, case: Case, lines: int, *, row: int = 0, program: tuple[int, int, int] | None = None
     ) -> RoundsShape:
-        """Return the sizes of a case."""
         rows = case.batch * case.num_q_heads * case.seqlen_q
         keys = case.batch * case.num_kv_heads * case.seqlen_k
         return cls(rows, keys, case.head_dim, lines, row, program)

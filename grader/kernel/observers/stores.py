@@ -49,7 +49,6 @@ class Stores:
         self._read: set[int] = set()  # what this launch has read from
 
     def launched(self) -> None:
-        """Begin with a launch."""
         self._read.clear()
 
     def loaded(self, start: int) -> None:

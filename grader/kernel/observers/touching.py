@@ -40,7 +40,6 @@ class Touching:
         self._made: set[int] = set()  # where those tensors start that kernels have stored to
 
     def launched(self, event: events.Launched) -> None:
-        """Begin with a launch."""
         self._places.launched(event.memories)
         self._stores.launched()
         self._accesses.launched()
@@ -203,7 +202,6 @@ class Accesses:
         last[programs] = first
 
     def write(self) -> None:
-        """Write the table."""
         table = self._record.arrays["accesses"]
         for row, (key, noted) in zip(table, self._accesses.items(), strict=False):
             row[:] = [*key, *(noted[name] for name in trace.ACCESS[3:])]

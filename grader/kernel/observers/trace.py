@@ -104,7 +104,6 @@ class Block:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the block."""
         return sum(_bytes(dtype, size) for dtype, size in self._fields().values())
 
     def arrays(self, memory: np.ndarray) -> dict[str, np.ndarray]:
@@ -266,5 +265,4 @@ class Trace:
         return cls(shape, arrays)
 
     def count(self, counter: Counter) -> int:
-        """Return one of the counters."""
         return int(self.arrays["counters"][counter])
