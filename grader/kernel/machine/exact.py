@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from grader.kernel.dispatch import DispatchMode
 from grader.kernel.machine.arrays import DTYPES, Tensor, cast, dtype_of
-from grader.kernel.machine.flow import handed, reached
+from grader.kernel.machine.flow import made_of, reached
 from grader.kernel.machine.tensors import flat
 from grader.kernel.machine.ttir import Module, Operation
 
@@ -56,7 +56,7 @@ class Site(NamedTuple):
 
 def sites(module: Module, path: str) -> dict[Operation, Site]:
     """Return the operations of the file at `path` that make numbers of 16 bits."""
-    made: dict[int, list[int]] = {}
+    made = made_of(module, lambda op: op.name in _MOVES)
     found: list[Operation] = []
     multiplied: list[int] = []
     used: list[int] = []
@@ -65,18 +65,14 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
     named: set[int] = set()  # what alone comes of an operation: a loop's results share one name
     for op in module.operations:
         named.update(op.results[:1] if len(op.results) == 1 and not op.regions else ())
-        for value, other in handed(op):
-            made.setdefault(value, []).append(other)
         if op.name in (*_MOVES, "arith.extf"):
             same.update((result, list(op.operands)) for result in op.results)
         else:
             computing.setdefault(op.place.line_in(path), []).extend(op.operands)
-        if op.name in _MOVES:
-            made.update((result, list(op.operands)) for result in op.results)
-        elif op.name == "tt.dot":
+        if op.name == "tt.dot":
             multiplied += op.operands[:2]
             used += op.operands[2:]
-        elif op.name not in ("tt.store", *_LOOPS):
+        elif op.name not in ("tt.store", *_LOOPS, *_MOVES):
             used += op.operands
         is_half = any(module.type(value).element in _HALF for value in op.results)
         if is_half and op.place.line_in(path) and op.name not in _NO_SITES:

@@ -31,7 +31,7 @@ _MOST_SEEN = 2  # rounds of an access that are looked at, of each program
 _MOST_SECONDS = 1.0
 _ALIGNED = 512
 _APART = 1 << 44  # bytes between the addresses of two tensors
-_COMBINING = ("tt.reduce", "tt.scan", "tt.map_elementwise")
+_COMBINING = ("tt.reduce", "tt.scan")
 _CONTROL = (*LOOPS, "scf.if")
 _KEPT = (*_CONTROL, "scf.yield", "scf.condition", "cf.br", "cf.cond_br", "tt.return")
 _ACCESSES = ("tt.load", "tt.store")
@@ -166,25 +166,18 @@ class _Control(Program):
 
     def _leave_out_data(self, module: Module, addresses: bool) -> None:
         """Find what control needs, and the accesses that are asked for; what is not, is small."""
-        made: dict[int, list[int]] = {}
-        wanted: list[int] = []
-        makers: dict[int, Operation] = {}
-        handed: list[tuple[int, int]] = []
+        operations = list(module.operations)
+        makers = {value: op for op in operations for value in op.results}
         blocks = (block for those in module.functions.values() for block in those)
         labels = {block.label: block.arguments for block in blocks}
-        for op in module.operations:
-            makers.update(dict.fromkeys(op.results, op))
-            if not op.regions or op.name in _COMBINING:
-                for result in op.results:
-                    made.setdefault(result, []).extend(op.operands)
-            handed += _handed(op, labels)
-            wanted += _decides(op)
+        made = flow.made_of(module, lambda op: not op.regions or op.name in _COMBINING)
+        handed = [pair for op in operations for pair in _handed(op, labels)]
         for value, other in handed:
             made.setdefault(value, []).append(other)
-        needed = flow.reached(wanted, made)
+        needed = flow.reached([value for op in operations for value in _decides(op)], made)
         if any(value in makers and _is_data(makers[value], module) for value in needed):
             raise DependsOnData("a loop or a branch depends on what the kernel computes")
-        for op in module.operations if addresses else ():
+        for op in operations if addresses else ():
             if op.name in _ACCESSES and module.type(op.operands[0]).shape:
                 own = flow.reached(list(_given(op)), made)
                 if not any(value in makers and makers[value].name in _DATA for value in own):
