@@ -16,6 +16,7 @@ import mmap
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from grader.isolate import allocations, arena, far, operators, plan, serving
 from grader.isolate.watching import Engine, Watching
@@ -100,7 +101,7 @@ class Replay:
             found = func(*given, **named)
         except Exception as error:
             raise_at(error, self._engine.path, self._lines)
-        made, taken = plan.flat(found), plan.flat([given, list(named.values())])
+        made, taken = tree_leaves(found), tree_leaves([given, named])
         self._engine.operated(taken, made or taken)
         if operators.tells(func, given):
             tensors = [x for x in made if isinstance(x, torch.Tensor)]

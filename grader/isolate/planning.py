@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
 
 from grader.base.dtypes import TORCH_DTYPES
 from grader.isolate import arena, far, operators, plan, returned, serving
@@ -149,7 +150,7 @@ class Recorder(DispatchMode):
 
     def _operator(self, func: Any, given: tuple[list, dict], result: Any) -> None:
         name, overload = func._schema.name, func._schema.overload_name
-        made = [self._tensor(x, made=True) if _is_tensor(x) else None for x in plan.flat(result)]
+        made = [self._tensor(x, made=True) if _is_tensor(x) else None for x in tree_leaves(result)]
         self._step("op", name, overload, *given, made)
 
     def _text(self, kernel: capture.Kernel) -> list[Any]:

@@ -18,19 +18,17 @@ from collections.abc import Collection
 from pathlib import Path
 
 from grader.base.regular_file import open_below
-from grader.source.exchanged import Exchanged
 from grader.source.expressions import assigned_by, calls_in, names_in
 from grader.source.feeding import (
     Spot,
     bare_loads,
-    exchanged,
     functions_called,
     is_decided,
     lines_feeding,
     lines_setting,
     works_with,
 )
-from grader.source.functions import is_reached
+from grader.source.functions import Exchanged, exchanged, is_reached
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, loops_around
 from grader.source.policy.rules import violations
