@@ -90,6 +90,8 @@ OUTPUTS = ("out", "lse", "dq", "dk", "dv", SCRATCH)
 GRADIENTS = ("dq", "dk", "dv", "dsink_logits")
 STATISTIC = "statistic"  # one number for each row of queries, which the call made: lse, delta
 MADE = (STATISTIC, "out")  # by the call itself
+# Of each product, with a number for each pair: see `Trace`.
+OF_PAIRS = ("takes", "twice", "met", "unsure", "masks", "masked_at", "taken_at", "again_at")
 TAGGED = ("q", "k", "v", "dout", STATISTIC, "out")  # what rows of a tile are told by
 SCORES = len(PRODUCTS)  # products of a query and a key: scores, and dout with v
 OTHER = SCORES + 1
@@ -184,15 +186,8 @@ class TraceShape(Block):
             "columns": (np.int64, (2, len(COLUMNS))),
             "stores": (np.uint8, (self.queries,)),
             "visits": (np.uint8, (KERNELS, *pairs)),
-            "takes": (np.uint8, (len(PRODUCTS), *pairs)),
-            "twice": (np.uint8, (len(PRODUCTS), *pairs)),
-            "met": (np.uint8, (len(PRODUCTS), *pairs)),
-            "unsure": (np.uint8, (len(PRODUCTS), *pairs)),
-            "masks": (np.uint8, (len(PRODUCTS), *pairs)),
+            **dict.fromkeys(OF_PAIRS, (np.uint8, (len(PRODUCTS), *pairs))),
             "lines": (np.int64, (SOURCE_LINES,)),
-            "masked_at": (np.uint8, (len(PRODUCTS), *pairs)),
-            "taken_at": (np.uint8, (len(PRODUCTS), *pairs)),
-            "again_at": (np.uint8, (len(PRODUCTS), *pairs)),
             "apart": (np.int64, (len(APART),)),
             "misplaced": (np.int64, (len(OUTPUTS), len(MISPLACED))),
             "stored_products": (np.int64, (len(PRODUCTS), 2)),
