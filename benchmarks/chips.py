@@ -19,7 +19,8 @@ from rich.console import Console
 from benchmarks import chips_table, record
 from benchmarks.chips_table import chip_name
 from grader.base.chip_name import is_amd
-from grader.isolate.compiled import Call, Compiled, compile_calls, unavailable
+from grader.isolate.arena import Call
+from grader.isolate.compiled import Compiled, call_of, compile_calls, unavailable
 from grader.kernel.compile.chips import EVERY_CHIP
 from grader.source.submission import Source
 from grader.spec.cases import resolve
@@ -65,7 +66,7 @@ def calls_of(problem: Problem, dtype: str) -> list[Call]:
     outputs = problem.gradients or problem.returns
     if problem.gradients:
         outputs = tuple(name for name in outputs if name[1:] in _inputs(problem))
-    return [Call.of(problem, resolve(options, dtype, ""), outputs) for options in given]
+    return [call_of(problem, resolve(options, dtype, ""), outputs) for options in given]
 
 
 def _inputs(problem: Problem) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from benchmarks import chips, chips_table, record
-from grader.isolate.compiled import Call, compile_calls, unavailable
+from grader.isolate.compiled import call_of, compile_calls, unavailable
 from grader.kernel.compile import chips as known_chips
 from grader.kernel.compile.chips import EVERY_CHIP, resident_programs
 from grader.source.submission import Source
@@ -108,7 +108,7 @@ def attention(q, k, v, *, softmax_scale=None):
 def compiled_for(capabilities, text=KERNEL):
     problem = load_problem("p03")
     case = resolve({"seqlen": 64, "head_dim": 32}, "fp16", "")
-    calls = [Call.of(problem, case, ("out",))]
+    calls = [call_of(problem, case, ("out",))]
     return compile_calls(Source("p03", text.encode()), problem, calls, capabilities=capabilities)
 
 

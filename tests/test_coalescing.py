@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from grader.isolate.compiled import Call, compile_calls, unavailable
+from grader.isolate.compiled import call_of, compile_calls, unavailable
 from grader.isolate.predicted import CHIPS, like, predicted_call, timed_case
 from grader.kernel.compile.layouts import UnknownLayout, accessed, bases_of, elements
 from grader.kernel.compile.listing import Listing, read
@@ -186,7 +186,7 @@ def predicted_of(id, case):
     answer = next((a for a in ANSWERS if a.id == id), None)
     text = whole_answer("p02")
     source = Source("p02", (answer.applied_to(text) if answer else text).encode())
-    call = Call.of(problem, case, problem.outputs)
+    call = call_of(problem, case, problem.outputs)
     return predicted_call(
         case, compile_calls(source, problem, [call], capabilities=[90], predicts=call)
     )

@@ -14,7 +14,7 @@ import pytest
 
 from grader.checks import outcome
 from grader.isolate import capacity, compiled, sandbox
-from grader.isolate.compiled import Call, Compiled, compile_calls
+from grader.isolate.compiled import Compiled, call_of, compile_calls
 from grader.isolate.compilers import Compilers
 from grader.kernel.compile.chips import CHIPS, chip_of, resident_programs
 from grader.source.submission import Source
@@ -33,14 +33,14 @@ A100, H100 = CHIPS[80], CHIPS[90]
 _quick = forked.quick
 
 
-def call_of(scale, dtype="fp16", **given):
+def scaled_call(scale, dtype="fp16", **given):
     given = {"seqlen": 64, "head_dim": 64, "softmax_scale": float(scale)} | given
-    return Call.of(P03, resolve(given, dtype, ""), ("out",))
+    return call_of(P03, resolve(given, dtype, ""), ("out",))
 
 
 def compile_one(text: str, scales, capability=80, **options) -> Compiled:
     source = Source("p03", text.encode())
-    calls = [call_of(scale) for scale in scales]
+    calls = [scaled_call(scale) for scale in scales]
     return compile_calls(source, P03, calls, capabilities=(capability,), **options)[0]
 
 
@@ -52,7 +52,7 @@ def line_of(mark: str) -> int:
 @pytest.fixture(scope="module")
 def seen():
     """What came of each way of MANY on each chip, which has one worker for all of them."""
-    calls = [call_of(way) for way in range(27)]
+    calls = [scaled_call(way) for way in range(27)]
     found = compile_calls(Source("p03", MANY.encode()), P03, calls)
     for whole in found:
         assert len(whole.results) == len(calls), (whole.results[-1], whole.output)
@@ -271,7 +271,7 @@ def test_model_answers_compile_for_both_chips(problem_id):
         given |= {"sink_logits": True} if problem_id == "p09" else {}
         outputs = problem.gradients[:3] or problem.returns[:1]
         case = resolve(given, "fp32" if on_rows else "fp16", "")
-        calls.append(Call.of(problem, case, outputs))
+        calls.append(call_of(problem, case, outputs))
     for found in compile_calls(source, problem, calls):
         assert [r.status for r in found.results] == [Status.OK] * 2, found.output
         assert found.refused == () and found.launches >= 2
@@ -312,7 +312,7 @@ def test_a_line_that_is_no_record_is_left_out(line):
     report = os.memfd_create("report")
     good = json.dumps(KERNEL).encode()
     os.write(report, b"\n".join([line, good, good, b'{"kernel": "unfini']))
-    assert [found.kernel.line for found in compiled._read(report, 80)] == [KERNEL["line"]]
+    assert [found.kernel.line for found in compiled._kernels(report, 80)] == [KERNEL["line"]]
     os.close(report)
 
 
@@ -320,7 +320,7 @@ def test_a_report_without_end_is_cut():
     report = os.memfd_create("report")
     for i in range(20_000):
         os.write(report, json.dumps(KERNEL | {"line": i}).encode() + b"\n")
-    assert len(compiled._read(report, 80)) == compiled.MAX_KERNELS
+    assert len(compiled._kernels(report, 80)) == compiled.MAX_KERNELS
     os.close(report)
 
 
@@ -351,7 +351,7 @@ def test_a_cache_is_filled_with_what_a_launch_on_that_gpu_looks_for(tmp_path, mo
     usual = sandbox._environment
     cache = {"TRITON_CACHE_DIR": str(tmp_path)}
     monkeypatch.setattr(sandbox, "_environment", lambda *given: usual(*given) | cache)
-    calls, source = [call_of(2), call_of(7)], Source("p03", MANY.encode())
+    calls, source = [scaled_call(2), scaled_call(7)], Source("p03", MANY.encode())
     Compilers(P03, source, calls, 1, None).wait()  # a GPU that is not known
     assert not list(tmp_path.iterdir())
     for _ in range(2):  # the second time all is there

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from grader.isolate import forks, processes, reaper, usage
-from grader.isolate.compiled import Call, compile_calls, unavailable
+from grader.isolate.compiled import call_of, compile_calls, unavailable
 from grader.isolate.processes import Children, Ending
 from grader.isolate.sandbox import Sandbox, server_environment
 from grader.source.submission import Source
@@ -83,7 +83,7 @@ def test_forked_workers_compile_what_fresh_ones_do(server):
     problem = load_problem("p02")
     source = Source("p02", model_answer("p02").encode())
     (case,) = problem.cases(problem.check("compiles"), "5eed").values()
-    calls = [Call.of(problem, case, problem.outputs)]
+    calls = [call_of(problem, case, problem.outputs)]
     forked = compile_calls(source, problem, calls, capabilities=(90,))
     forks.close_server()
     fresh = compile_calls(source, problem, calls, capabilities=(90,))

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from grader.isolate import capacity, jail
-from grader.isolate.compiled import Call
+from grader.isolate.compiled import call_of
 from grader.isolate.sandbox import Sandbox
 from grader.judge import measure, measurement
 from grader.spec.findings import MeasureRequest, SourceFile
@@ -130,7 +130,7 @@ def test_what_is_timed_is_compiled_before_the_gpu_is_waited_for(monkeypatch):
     problem = load_problem("p06")
     timed = next(case for case in problem.benchmarks_on("cuda") if case.seqlen_q == 8192)
     cases = [timed, *problem.memory_cases("cuda")]  # naive at 16384 takes more than 80 GiB
-    assert asked["p06"] == [Call.of(problem, case, problem.outputs) for case in cases]
+    assert asked["p06"] == [call_of(problem, case, problem.outputs) for case in cases]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from grader.isolate.compiled import Call, compile_calls
+from grader.isolate.compiled import call_of, compile_calls
 from grader.isolate.processes import Children
 from grader.judge.testrun import TestRun
 from grader.kernel.compile import stages
@@ -44,7 +44,7 @@ def attention(q, k, v, softmax_scale=None):
     fill[(1,)](out)
     return out
 """
-CALL = Call.of(P03, resolve({"seqlen": 64, "head_dim": 64}, "fp16", ""), ("out",))
+CALL = call_of(P03, resolve({"seqlen": 64, "head_dim": 64}, "fp16", ""), ("out",))
 
 
 @pytest.fixture

@@ -353,7 +353,7 @@ ONE = {
     **{n: getattr(torch, n) for n in ("sqrt", "rsqrt", "floor", "ceil", "trunc", "sin", "cos")},
     **{n: getattr(torch, n) for n in ("tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")},
     **{n: getattr(torch, n) for n in ("asinh", "abs", "isnan", "isinf", "erf")},
-    **{"rint": torch.round, "cbrt": lambda x: x ** (1 / 3), "exp10": lambda x: 10**x},
+    **{"rint": torch.round, "exp10": lambda x: 10**x},
     **{"sqrt_rn": torch.sqrt, "rcp_rn": torch.reciprocal},
 }
 TWO = {

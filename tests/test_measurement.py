@@ -8,7 +8,7 @@ import torch
 from grader.isolate import capacity
 from grader.isolate.device_memory import DeviceMemoryFault
 from grader.judge import measure, measurement
-from grader.spec.findings import Evidence, MeasureRequest, SourceFile
+from grader.spec.findings import Evidence, Measured, MeasureRequest, SourceFile
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
 from grader.spec.protocol import Ended, Reply, Status
@@ -60,7 +60,7 @@ def timed_blocks(monkeypatch):
             return Block((value / 1000,) * 3, 1, 0.5)
 
         monkeypatch.setattr(speed, "run_block", run_block)
-        found = run.run()[0]
+        found = run.run().speed
         assert next(values, None) is None, "blocks were left out"
         return found, [event.text for event in events]
 
@@ -184,7 +184,7 @@ def test_a_fault_of_the_judge_stays_with_its_problem(no_worker, monkeypatch):
     def run(self):
         if self.problem.id == "p03":
             raise OSError("x" * 900)
-        return right, right
+        return Measured(problem=self.problem.id, speed=right, memory=right)
 
     monkeypatch.setattr(measurement.Measurement, "run", run)
     _, evidence = measured(SourceFile.of("p03", b""), SourceFile.of("p04", b""))

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.predicting import SHAPES, is_fitted
 from grader.commands.cli import main
 from grader.commands.predict.command import Predicted, predicted, render
-from grader.isolate.compiled import Call, compile_calls, unavailable
+from grader.isolate.compiled import call_of, compile_calls, unavailable
 from grader.kernel.compile.listing import read
 from grader.kernel.compile.model import GPUS, CannotTell, Launched, _handed_out, expect_known
 from grader.kernel.compile.work import work
@@ -154,7 +154,7 @@ def test_the_model_predicts_what_the_record_says():
     (row,) = (
         k for k in RECORD["kernels"] if k["id"] == "p04-answer" and k["shape"] == SHAPES["p04"][2]
     )
-    call = Call.of(problem, resolve(row["shape"], "bf16", ""), problem.outputs)
+    call = call_of(problem, resolve(row["shape"], "bf16", ""), problem.outputs)
     (found,) = compile_calls(
         Source("p04", whole_answer("p04").encode()),
         problem,

@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from grader.judge import scoring
-from grader.judge.next_step import next_step
+from grader.judge.results import next_step
 from grader.report import gradescope, markdown
 from grader.report.html import page
 from grader.report.message import causes

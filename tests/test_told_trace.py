@@ -299,12 +299,13 @@ def forged(shape, generator):
     numbers = arrays["rounds"].view(np.int64)
     numbers[:] = generator.integers(0, 3, numbers.shape)
     arrays["present"][:] = generator.integers(0, 2, arrays["present"].shape)
-    places = shape.places(arrays, int(tile_q))
-    places.taken[:9] = generator.integers(0, 2, places.taken[:9].shape)
+    taken = arrays["taken"][:9, :tile_q]
+    taken[:] = generator.integers(0, 2, taken.shape)
     bad = [0.0, np.nan, np.inf, -np.inf, 3e38]
-    for values in (places.vectors, places.matrices):
-        first = generator.normal(size=values[:9].shape)
-        values[:9] = np.where(generator.random(first.shape) < 0.3, generator.choice(bad), first)
+    for name in ("vectors", "matrices"):
+        values = arrays[name][:9, :, :tile_q]
+        any_ = generator.normal(size=values.shape)
+        values[:] = np.where(generator.random(any_.shape) < 0.3, generator.choice(bad), any_)
     return Rounds.of(shape, memory)
 
 

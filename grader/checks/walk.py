@@ -16,6 +16,7 @@ from grader.kernel.observers.trace import (
     DOT,
     DROWNED,
     MASK_ROWS,
+    OF_PAIRS,
     PRODUCTS,
     SCORES,
     Counter,
@@ -197,28 +198,29 @@ def walk_of(
     shape = trace.shape
     size = (shape.batch, shape.num_q_heads, shape.seqlen_q, shape.seqlen_k)
     arrays = trace.arrays
-    # The forward pass may run once more in the backward pass; a gradient is one sum over all.
-    twice = arrays["twice"][index] > 0 if product == "out" else arrays["takes"][index] > 1
+    seen = {name: arrays[name][index].reshape(size) for name in OF_PAIRS}
+    visits = arrays["visits"][kernels].reshape(-1, *size)
     if product == "out":  # whole rows that two programs compute alike do no harm
-        twice = twice & (arrays["stores"] != 2)[:, None]
-    # One kernel may compute several gradients, each in a loop of its own.
-    in_scores = arrays["visits"][kernels].any(axis=0)
-    visited = in_scores if product == "out" else arrays["met"][index] > 0
+        alike = (arrays["stores"] == 2).reshape(*size[:3], 1)
+        twice, visited = (seen["twice"] > 0) & ~alike, visits.any(axis=0)
+    else:
+        # The forward pass may run once more in the backward pass; a gradient is one sum over all.
+        # One kernel may compute several gradients, each in a loop of its own.
+        twice, visited = seen["takes"] > 1, seen["met"] > 0
     due = due_pairs(problem_id, case)
     return Walk(
         product=product,
         trace=trace,
         due=due,
-        visited=visited.reshape(size),
-        met=(arrays["met"][index] > 0).reshape(size),
-        taken=(arrays["takes"][index] > 0).reshape(size)
-        | (due & (arrays["unsure"][index] > 0).reshape(size)),
-        twice=twice.reshape(size),
-        shared=(arrays["takes"][index] > arrays["visits"][kernels].sum(axis=0)).reshape(size),
-        masks=arrays["masks"][index].reshape(size),
-        masked_at=arrays["masked_at"][index].reshape(size),
-        taken_at=arrays["taken_at"][index].reshape(size),
-        again_at=arrays["again_at"][index].reshape(size),
+        visited=visited,
+        met=seen["met"] > 0,
+        taken=(seen["takes"] > 0) | (due & (seen["unsure"] > 0)),
+        twice=twice,
+        shared=seen["takes"] > visits.sum(axis=0),
+        masks=seen["masks"],
+        masked_at=seen["masked_at"],
+        taken_at=seen["taken_at"],
+        again_at=seen["again_at"],
         tile=(max(1, main["tile_q"]), max(1, main["tile_k"])),
         scores_line=int(scores[0, _COLUMN["line"]]) if len(scores) else 0,
         product_line=main["line"],
@@ -237,44 +239,23 @@ def tile_map(walk: Walk) -> TileMap:
     tile_q, tile_k = walk.tile
     while walk.due.shape[0] > _MOST_TILES * tile_q or walk.due.shape[1] > _MOST_TILES * tile_k:
         tile_q, tile_k = 2 * tile_q, 2 * tile_k
-    rows = []
-    for first in range(0, walk.due.shape[0], tile_q):
-        row = ""
-        for start in range(0, walk.due.shape[1], tile_k):
-            here = np.s_[first : first + tile_q, start : start + tile_k]
-            there = (batch, head, *here)
-            row += _letter(
-                due=walk.due[here],
-                visited=walk.visited[there],
-                missing=walk.missing[there],
-                extra=walk.extra[there],
-                twice=walk.twice[there],
-            )
-        rows.append(row)
-    return TileMap(
-        product=walk.product,
-        batch=batch,
-        head=head,
-        tile_q=tile_q,
-        tile_k=tile_k,
-        rows=tuple(rows),
-    )
+    wrong = {
+        TileMap.TWICE: walk.twice[batch, head],
+        TileMap.MISSED: walk.missing[batch, head],
+        TileMap.TAKEN: walk.extra[batch, head],
+    }
+    due, visited = walk.due, walk.visited[batch, head]
 
+    def letter(query: int, key: int) -> str:
+        tile = np.s_[query : query + tile_q, key : key + tile_k]
+        for letter, pairs in wrong.items():
+            if pairs[tile].any():
+                return letter
+        if due[tile].any():
+            return TileMap.FULL if due[tile].all() else TileMap.MASKED
+        return TileMap.WASTED if visited[tile].any() else TileMap.NOTHING
 
-def _letter(
-    *,
-    due: np.ndarray,
-    visited: np.ndarray,
-    missing: np.ndarray,
-    extra: np.ndarray,
-    twice: np.ndarray,
-) -> str:
-    if twice.any():
-        return TileMap.TWICE
-    if missing.any():
-        return TileMap.MISSED
-    if extra.any():
-        return TileMap.TAKEN
-    if due.any():
-        return TileMap.FULL if due.all() else TileMap.MASKED
-    return TileMap.WASTED if visited.any() else TileMap.NOTHING
+    queries, keys = (range(0, n, m) for n, m in zip(due.shape, (tile_q, tile_k), strict=True))
+    rows = tuple("".join(letter(query, key) for key in keys) for query in queries)
+    where = {"product": walk.product, "batch": batch, "head": head}
+    return TileMap(**where, tile_q=tile_q, tile_k=tile_k, rows=rows)

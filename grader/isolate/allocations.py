@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from grader.isolate.arena import MARKS, UNWRITTEN, extent, marked
+from grader.isolate.arena import MARKS, UNWRITTEN, marked
 from grader.kernel.dispatch import DispatchMode
+from grader.kernel.machine.tensors import extent
 
 _GUARD_BYTES = 16 * 1024
 _PATTERN = 0xA5

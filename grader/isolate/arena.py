@@ -7,16 +7,15 @@ outside one changes bytes that the judge compares afterwards. Output slots start
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
-import math
 import mmap
 import os
-from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from grader.base.dtypes import TORCH_DTYPES
+from grader.kernel.machine.tensors import extent
 
 GUARD_BYTES = 64 * 1024
 POISON = 0xFF
@@ -30,8 +29,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-@dataclasses.dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """A strided tensor inside an arena: `offset_bytes` is where element 0 lies."""
 
     name: str
@@ -42,7 +40,6 @@ class View:
 
     @property
     def extent_bytes(self) -> int:
-        """Bytes from the first to behind the last element."""
         return extent(self.size, self.stride) * TORCH_DTYPES[self.dtype].itemsize
 
     def of(self, memory: torch.Tensor) -> torch.Tensor:
@@ -52,8 +49,7 @@ class View:
         return flat.as_strided(self.size, self.stride)
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Where every input and output of one call lies; sent to the worker as plain data."""
 
     inputs: tuple[View, ...]
@@ -61,22 +57,24 @@ class Layout:
     inputs_end: int
     total_bytes: int
 
-    def to_json(self) -> dict:
-        """Return the layout as plain data for the request."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_json(data: dict) -> Layout:
-        """Rebuild a layout from `to_json`."""
-
-        def views(items: list[dict]) -> tuple[View, ...]:
-            return tuple(
-                View(**{**v, "size": tuple(v["size"]), "stride": tuple(v["stride"])}) for v in items
-            )
-
-        return Layout(
-            views(data["inputs"]), views(data["outputs"]), data["inputs_end"], data["total_bytes"]
+    @classmethod
+    def of(cls, request: dict[str, Any]) -> Layout:
+        """Return the layout of a request."""
+        *views, inputs_end, total_bytes = request["layout"]
+        inputs, outputs = (
+            tuple(View(n, d, tuple(size), tuple(stride), at) for n, d, size, stride, at in some)
+            for some in views
         )
+        return cls(inputs, outputs, inputs_end, total_bytes)
+
+
+class Call(NamedTuple):
+    """A call of the entry point, as each request for one has it: where what lies, and options."""
+
+    layout: Layout
+    kwargs: dict[str, Any]
+    returns: tuple[str, ...]
+    gradients: bool
 
 
 def marked(values: torch.Tensor, marks: range) -> torch.Tensor:
@@ -84,13 +82,6 @@ def marked(values: torch.Tensor, marks: range) -> torch.Tensor:
     word = _WORDS[values.element_size()]  # the mark is its lowest byte, those above are of -1
     raw, above = values.contiguous().view(word), -256 if word.is_signed else 0
     return (raw >= above + marks[0]) & (raw <= above + marks[-1])
-
-
-def extent(size: Sequence[int], stride: Sequence[int]) -> int:
-    """Return how many elements there are from the first of a tensor to behind its last."""
-    if not math.prod(size):
-        return 0
-    return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
 
 
 def dense_strides(size: tuple[int, ...]) -> tuple[int, ...]:

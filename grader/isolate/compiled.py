@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from pydantic import ValidationError
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 from grader.base.chip_name import is_amd
 from grader.base.dtypes import TORCH_DTYPES
 from grader.isolate import capacity
-from grader.isolate.arena import Layout
+from grader.isolate.arena import Call
 from grader.isolate.placing import place
 from grader.isolate.sandbox import PATIENCE, Sandbox
 from grader.kernel.compile.chips import CHIPS, EVERY_CHIP, resident_programs
@@ -39,23 +40,7 @@ MAX_KERNELS = 40  # those that compile, and refusals
 _PREDICTING_S = 10.0
 _MAX_REPORT_BYTES = 2**20
 _MAX_LINE_BYTES = 16 * 1024
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """A call of the entry point: where its inputs lie, and its options."""
-
-    layout: Layout
-    kwargs: dict
-    returns: tuple[str, ...]
-    gradients: bool
-
-    @staticmethod
-    def of(problem: Problem, case: Case, outputs: tuple[str, ...]) -> Call:
-        """Return the call that judges `outputs` of a case; no input is computed for it."""
-        gradients = any(name in problem.gradients for name in outputs)
-        layout = place(case, _blank(problem, case, gradients), outputs)
-        return Call(layout, case.kwargs, problem.returns, gradients)
+_Line = TypeVar("_Line", KernelReport, Prediction)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +63,6 @@ class Compiled:
 
     @property
     def refused(self) -> tuple[Compilation, ...]:
-        """The kernels that cannot be launched."""
         return tuple(k for k in self.kernels if k.kernel.refusal is not None)
 
 
@@ -171,33 +155,31 @@ def _compile(
                 left_s = max(0.0, left_s - (time.monotonic() - begun - sandbox.starved_s))
                 if isinstance(result, Ended):
                     break
-            kernels, output = _read(report, capability), sandbox.output()
+            kernels, output = _kernels(report, capability), sandbox.output()
             launches = sum(r.launches for r in results if isinstance(r, Reply))
             seconds = time.monotonic() - start
             predicted: Reply | Ended | None = results[-1] if results else None
             if predicts is not None and not isinstance(predicted, Ended):
                 predicted = _ask(sandbox, predicts, min(left_s, _PREDICTING_S), report, True)
-        predictions = _predictions(report)
+        predictions = tuple(_read(report, Prediction))[: MAX_LAUNCHES + 1]
     finally:
         os.close(report)
     made = (capability, kernels, tuple(results), launches, seconds, output)
     return Compiled(*made, predictions, predicted)
 
 
+def call_of(problem: Problem, case: Case, outputs: tuple[str, ...]) -> Call:
+    """Return the call that judges `outputs` of a case; no input is computed for it."""
+    gradients = any(name in problem.gradients for name in outputs)
+    layout = place(case, _blank(problem, case, gradients), outputs)
+    return Call(layout, case.kwargs, problem.returns, gradients)
+
+
 def _ask(
     sandbox: Sandbox, call: Call, seconds: float, report: int, predicts: bool = False
 ) -> Reply | Ended:
-    return sandbox.ask(
-        "compile",
-        seconds,
-        (report,),
-        patience=PATIENCE,
-        layout=call.layout.to_json(),
-        kwargs=call.kwargs,
-        returns=list(call.returns),
-        gradients=call.gradients,
-        predicts=predicts,
-    )
+    fields = call._asdict() | {"predicts": predicts}
+    return sandbox.ask("compile", seconds, (report,), patience=PATIENCE, **fields)
 
 
 def not_compiled(capability: int, why: str, line: int = 0) -> Compilation:
@@ -207,31 +189,20 @@ def not_compiled(capability: int, why: str, line: int = 0) -> Compilation:
     return Compilation(capability=capability, kernel=kernel)
 
 
-def _lines(report: int) -> list[bytes]:
-    return os.pread(report, _MAX_REPORT_BYTES, 0).split(b"\n")[:-1]
-
-
-def _predictions(report: int) -> tuple[Prediction, ...]:
-    """Return the lines of a report that are predictions."""
-    found: list[Prediction] = []
-    for line in _lines(report):
-        if len(line) <= _MAX_LINE_BYTES and len(found) <= MAX_LAUNCHES:
+def _read(report: int, kind: type[_Line]) -> list[_Line]:
+    """Return the lines of a report that are of a kind."""
+    found: list[_Line] = []
+    for line in os.pread(report, _MAX_REPORT_BYTES, 0).split(b"\n")[:-1]:
+        if len(line) <= _MAX_LINE_BYTES:
             with contextlib.suppress(ValidationError):
-                found.append(Prediction.model_validate_json(line))
-    return tuple(found)
+                found.append(kind.model_validate_json(line))
+    return found
 
 
-def _read(report: int, capability: int) -> tuple[Compilation, ...]:
-    """Return the lines of a report that are what they should be, without those that repeat."""
-    kernels: dict[KernelReport, None] = {}
-    for line in _lines(report):
-        if len(line) > _MAX_LINE_BYTES or len(kernels) == MAX_KERNELS:
-            continue
-        try:
-            kernels[KernelReport.model_validate_json(line)] = None
-        except ValidationError:
-            continue
-    return tuple(_on_chip(capability, kernel) for kernel in kernels)
+def _kernels(report: int, capability: int) -> tuple[Compilation, ...]:
+    """Return the kernels of a report, without those that repeat."""
+    found = dict.fromkeys(_read(report, KernelReport))
+    return tuple(_on_chip(capability, kernel) for kernel in found)[:MAX_KERNELS]
 
 
 def _on_chip(capability: int, kernel: KernelReport) -> Compilation:

@@ -7,13 +7,13 @@ nobody waits for one meanwhile.
 
 from __future__ import annotations
 
-import dataclasses
 import queue
 import threading
 import time
 from collections.abc import Sequence
 
-from grader.isolate.compiled import Call, unavailable
+from grader.isolate.arena import Call
+from grader.isolate.compiled import unavailable
 from grader.isolate.sandbox import PATIENCE, Sandbox
 from grader.kernel.compile.chips import chip_of
 from grader.source.submission import Source
@@ -68,7 +68,6 @@ class Compilers:
                     call = self._pending.get_nowait()
                 except queue.Empty:
                     return
-                fields = dataclasses.asdict(call) | {"layout": call.layout.to_json()}
-                limit_s = min(left_s, _CALL_S)
-                if isinstance(worker.ask("compile", limit_s, patience=PATIENCE, **fields), Ended):
+                how = {"timeout_s": min(left_s, _CALL_S), "patience": PATIENCE}
+                if isinstance(worker.ask("compile", **how, **call._asdict()), Ended):
                     return

@@ -6,18 +6,61 @@ import contextlib
 import json
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from grader.isolate import arena, serving
-from grader.kernel.compile.chips import chip_of
-from grader.kernel.compile.filler import Filler
+from grader.kernel.compile import absent_gpu
+from grader.kernel.compile.chips import Chip, chip_of
 from grader.kernel.compile.predicting import Predictor
 from grader.kernel.compile.recorder import Recorder
+from grader.kernel.machine import capture
 from grader.spec import protocol
 
 _SMALL = b"\x3c"  # in all bytes of a number: 0.0115 in fp32 and bf16, 1.06 in fp16
+
+
+class Filler:
+    """Compiles what a submission launches into Triton's cache, for a GPU that others will use.
+
+    Triton binds and specialises the arguments as on that GPU, so that a launch there finds its
+    kernel; here nothing is launched, and `count` is the number of launches.
+    """
+
+    def __init__(self, chip: Chip) -> None:
+        self.count = 0
+        self.lines: set[int] = set()
+        self.idle = False
+        self._chip = chip
+
+    def install(self) -> None:
+        absent_gpu.install(self._chip, self._bench)
+        capture.install(self._launch, self._compile)
+
+    def watch(self, call: Callable[[], Any]) -> Exception | None:
+        """Make a call; return the exception that ended it, None where none did."""
+        try:
+            call()
+        except Exception as error:
+            return error
+        return None
+
+    def _compile(self, source: Any, target: Any, options: dict[str, Any]) -> capture.Kernel:
+        from triton.compiler import compiler
+
+        compiler.compile(source, target=target, options=options)
+        usage = capture.usage_of(options)
+        return capture.Kernel(source.fn, source.name, "", source.signature, False, usage=usage)
+
+    def _bench(self, kernel_call: Callable[[], Any], **_: Any) -> list[float]:
+        """Compile a configuration, as the autotuner does with each before it times any."""
+        kernel_call()
+        return [0.0] * 3
+
+    def _launch(self, launch: capture.Launch) -> None:
+        self.count += 1
 
 
 class CompileWorker(serving.Worker):
@@ -54,7 +97,7 @@ class CompileWorker(serving.Worker):
 
         With `predicts` in the request its launches are predicted, and nothing else is written.
         """
-        layout = arena.Layout.from_json(request["layout"])
+        layout = arena.Layout.of(request)
         small = bytearray(_SMALL * layout.inputs_end)
         memory = torch.frombuffer(small, dtype=torch.uint8)
         tensors = {view.name: view.of(memory) for view in layout.inputs}

@@ -16,12 +16,14 @@ import mmap
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from grader.isolate import allocations, arena, far, operators, plan, serving
 from grader.isolate.watching import Engine, Watching
 from grader.kernel import readings
 from grader.kernel.machine import capture
 from grader.kernel.machine.engine import raise_at, unseen
+from grader.kernel.machine.tensors import extent
 from grader.kernel.machine.ttir import BadText, NotMeasured
 from grader.spec.protocol import Reply, Status
 
@@ -99,7 +101,7 @@ class Replay:
             found = func(*given, **named)
         except Exception as error:
             raise_at(error, self._engine.path, self._lines)
-        made, taken = plan.flat(found), plan.flat([given, list(named.values())])
+        made, taken = tree_leaves(found), tree_leaves([given, named])
         self._engine.operated(taken, made or taken)
         if operators.tells(func, given):
             tensors = [x for x in made if isinstance(x, torch.Tensor)]
@@ -164,7 +166,7 @@ class Replay:
         address, size = self._plan["storages"].get(str(number), (0, 0))
         memory = torch.Tensor.untyped_storage(tensor)
         base = (tensor.storage_offset() - offset) * width
-        least = (offset + arena.extent(sizes, strides)) * width
+        least = (offset + extent(sizes, strides)) * width
         known = self._stored.get(number)
         size = least if is_input or base < 0 else min(int(size), memory.nbytes() - base)
         size = max(size, known.size) if known and is_input else size  # far: all lie in one
@@ -175,7 +177,7 @@ class Replay:
         stored, kind = self._stored.get(number), _ELEMENTS[dtype]
         if stored is None:
             raise BadText("a tensor of a plan that no step makes")
-        start, last = offset * kind.itemsize, offset + arena.extent(sizes, strides)
+        start, last = offset * kind.itemsize, offset + extent(sizes, strides)
         if min([offset, *sizes, *strides, 0]) < 0 or last * kind.itemsize > stored.size:
             raise BadText("a tensor of a plan reaches past its storage")
         place = (stored.base + start) // kind.itemsize
@@ -204,7 +206,7 @@ class Executor(serving.Worker):
 
     def _do_carry_out(self, request: dict, fds: list[int]) -> Reply:
         """Carry out a plan, which lies in the second of the memories of the call."""
-        layout = arena.Layout.from_json(request["layout"])
+        layout = arena.Layout.of(request)
         shared = arena.attached(fds[0], layout.total_bytes)
         memory, tensors = self.inputs_of(shared, layout)
         if request["far"]:
@@ -222,7 +224,6 @@ class Executor(serving.Worker):
         return Reply(request["nonce"], Status.OK, text=answer)
 
     def evaluate(self, tensors: dict, request: dict) -> dict:
-        """Return the outputs of the plan."""
         results = self.replay.run(self.given, tensors)
         if self.engine.has_translated:
             self.engine.has_translated = False

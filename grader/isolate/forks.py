@@ -56,7 +56,6 @@ class Forked:
         return self.returncode
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 

@@ -16,6 +16,7 @@ import torch
 
 from grader.isolate.operators import PRODUCTS
 from grader.kernel.dispatch import DispatchMode
+from grader.kernel.lines import running_line
 from grader.kernel.machine.engine import unseen
 from grader.kernel.observers.rounds import Held, RoundsShape, RoundsWriter
 
@@ -64,7 +65,9 @@ class HostRounds(DispatchMode):
                 self._multiplied(*args[-2:])
         elif name.partition(".")[0] in _MASKS and self._open:
             tile = self._queries.size, self._keys.size
-            self._mask = self._line() if tuple(result.shape[-2:]) == tile else self._mask
+            self._mask = (
+                running_line(self._path) if tuple(result.shape[-2:]) == tile else self._mask
+            )
         return result
 
     def _multiplied(self, left: Any, right: Any) -> None:
@@ -121,13 +124,6 @@ class HostRounds(DispatchMode):
             frame = frame.f_back
         return None, None
 
-    def _line(self) -> int:
-        """Return the innermost line of the file that is running."""
-        frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename != self._path:
-            frame = frame.f_back
-        return frame.f_lineno if frame is not None else 0
-
     def _called(self, frame: Any, event: str, argument: Any) -> Any:
         return self._stepped if frame.f_code.co_filename == self._path else None
 
@@ -157,7 +153,7 @@ class HostRounds(DispatchMode):
                 continue
             own = self._own(value).float()
             if not any(self._rows(known, own) is not None for known in self._known):
-                yield name, Held(own.numpy())
+                yield name, (own.numpy(), False)
 
 
 def _directions(rows: torch.Tensor) -> torch.Tensor:

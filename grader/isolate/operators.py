@@ -110,7 +110,8 @@ class OperatorAudit:
         small += sum(math.prod(view.size) for view in layout.outputs)
         # Of x in p02 nothing is padded to tiles of rows by PyTorch.
         padded = [v.size for v in layout.inputs if len(v.size) == 4]
-        least = self._most_padded * sum(b * h * self._padded(n) * d for b, h, n, d in padded)
+        tiles = (b * h * -(-n // self._rows) * d for b, h, n, d in padded)
+        least = self._most_padded * self._rows * sum(tiles)
         least = self._calls * max(small, least)
         self._allowed = {w: max(most * self._size, least) for w, most in self._most.items()}
         self._differentiates = request["gradients"]
@@ -123,10 +124,6 @@ class OperatorAudit:
         finally:
             self._active = False
             readings.note(None)
-
-    def _padded(self, rows: int) -> int:
-        """Return how many rows whole tiles have."""
-        return -(-rows // self._rows) * self._rows
 
     def refusal(self, nonce: int) -> Reply:
         """Return the reply that tells what was `found`."""
@@ -235,7 +232,7 @@ class _Dispatched(DispatchMode):
         except Exception:
             self._record.reads(1, f"the error of {_name(func)}")  # "index 3 is out of bounds"
             raise
-        if kind == CONVERTS and _changes_type(args, result):
+        if kind == CONVERTS and len({x.dtype for x in tensors((args, result))}) > 1:
             kind = COUNTED
         if kind in (COUNTED, ARITHMETIC):
             self._record.made(func, kind, args, result)
@@ -278,10 +275,6 @@ def tensors(values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (tuple, list)):
             yield from tensors(value)
-
-
-def _changes_type(args: Any, result: Any) -> bool:
-    return len({x.dtype for x in tensors((args, result))}) > 1
 
 
 def reads_one(func: Any) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import torch
 
 from grader.base.dtypes import DTYPE_NAMES, TORCH_DTYPES
-from grader.isolate.arena import GUARD_BYTES, Layout, View, dense_strides, extent
+from grader.isolate.arena import GUARD_BYTES, Layout, View, dense_strides
+from grader.kernel.machine.tensors import extent
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
 

@@ -100,10 +100,3 @@ def value_of(code: Any) -> Any:
     if not isinstance(value, _KINDS[name]):
         raise BadText(f"a {name} of a plan: got {text!r}")
     return value
-
-
-def flat(result: Any) -> list[Any]:
-    """Return what an operator returns as one list."""
-    if isinstance(result, (tuple, list)):
-        return [part for each in result for part in flat(each)]
-    return [result]

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
 
 from grader.base.dtypes import TORCH_DTYPES
 from grader.isolate import arena, far, operators, plan, returned, serving
@@ -59,8 +60,10 @@ class Recorder(DispatchMode):
         self._known: dict[int, StorageWeakRef] = {}  # by number; one that is held has its address
         self._next = 0
 
-    def begin(self, answers: list[Any], *, carried_out: bool) -> None:
-        """Begin a plan, with `answers` to its first questions.
+    def begin(
+        self, answers: list[Any], inputs: dict[str, torch.Tensor], *, carried_out: bool
+    ) -> None:
+        """Begin a plan, with `answers` to its first questions and `inputs`, which no step makes.
 
         Unless the plan before was `carried_out`, what is left of it is in no other worker.
         """
@@ -76,6 +79,8 @@ class Recorder(DispatchMode):
         }
         self._sent = self._sent if carried_out else set()
         self._answers, self.asks, self._is_open = list(answers), False, True
+        for name, tensor in inputs.items():
+            self._plan["inputs"][name] = self._tensor(tensor, made=True)
 
     def end(self, results: dict[str, Any] | None) -> dict[str, Any]:
         """Return the plan of a call that returned `results`, None where it did not come to that."""
@@ -85,10 +90,6 @@ class Recorder(DispatchMode):
             tensors = {n: t for n, t in results.items() if isinstance(t, torch.Tensor)}
             self._plan["outputs"] = {name: self._tensor(t) for name, t in tensors.items()}
         return self._plan
-
-    def add_input(self, name: str, tensor: torch.Tensor) -> None:
-        """Add an input, which no step makes."""
-        self._plan["inputs"][name] = self._tensor(tensor, made=True)
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class Recorder(DispatchMode):
 
     def _operator(self, func: Any, given: tuple[list, dict], result: Any) -> None:
         name, overload = func._schema.name, func._schema.overload_name
-        made = [self._tensor(x, made=True) if _is_tensor(x) else None for x in plan.flat(result)]
+        made = [self._tensor(x, made=True) if _is_tensor(x) else None for x in tree_leaves(result)]
         self._step("op", name, overload, *given, made)
 
     def _text(self, kernel: capture.Kernel) -> list[Any]:
@@ -261,13 +262,11 @@ class Planner(serving.Worker):
 
     def _do_plan(self, request: dict, fds: list[int]) -> Reply:
         """Write the plan of one call, as far as it comes."""
-        layout, nonce = arena.Layout.from_json(request["layout"]), request["nonce"]
+        layout, nonce = arena.Layout.of(request), request["nonce"]
         recorder = self.recorder
         place = mmap.mmap(fds[0], plan.MAX_BYTES)  # now: after the call there may be no memory
         tensors = self._tensors(layout, spread=request["far"])
-        recorder.begin(request["answers"], carried_out=request["carried_out"])
-        for name, tensor in tensors.items():
-            recorder.add_input(name, tensor)
+        recorder.begin(request["answers"], tensors, carried_out=request["carried_out"])
         results, reply = None, Reply(nonce, Status.OK)
         try:
             with recorder, self.noting(layout, request):

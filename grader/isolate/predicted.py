@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from grader.isolate.compiled import Call, Compiled
+from grader.isolate.compiled import Compiled, call_of
 from grader.kernel.compile.model import GPUS
 from grader.spec.cases import Case
 from grader.spec.kernel_report import PredictedCall, Prediction
@@ -19,7 +19,7 @@ CHIPS = sorted({gpu.chip.capability for gpu in GPUS})
 def timed_case(problem: Problem, most_bytes: int = MOST_BYTES) -> Case:
     """Return the largest shape in which speed is measured whose inputs this machine can hold."""
     cases = problem.benchmarks_on("cuda")
-    fits = (c for c in cases if Call.of(problem, c, ()).layout.inputs_end <= most_bytes)
+    fits = (c for c in cases if call_of(problem, c, ()).layout.inputs_end <= most_bytes)
     return next(fits, cases[-1])
 
 

@@ -48,7 +48,6 @@ class Ending:
 
     @property
     def last_line(self) -> str:
-        """The last line that the child printed."""
         lines = self.output.strip().splitlines()
         return lines[-1][-200:] if lines else "no output"
 

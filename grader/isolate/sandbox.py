@@ -166,7 +166,6 @@ class Sandbox:
 
     @property
     def pid(self) -> int:
-        """Process id of the worker."""
         return self._pid
 
     def tree(self) -> usage.Tree:

@@ -120,7 +120,10 @@ class Worker:
     def limit(self) -> None:
         """Limit what this process may take from now on."""
         if self.device == "cpu":
-            _limit_address_space(self.settings["memory_limit_bytes"])
+            with open("/proc/self/statm") as file:
+                used = int(file.read().split()[0]) * resource.getpagesize()
+            most = used + self.settings["memory_limit_bytes"]
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
         if "file_limit_bytes" in self.settings:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.settings["file_limit_bytes"],) * 2)
 
@@ -165,7 +168,7 @@ class Worker:
 
     def _do_call(self, request: dict, fds: list[int]) -> protocol.Reply:
         """One call on fresh inputs: forward, or forward and backward, with guards around all."""
-        layout = arena.Layout.from_json(request["layout"])
+        layout = arena.Layout.of(request)
         shared = arena.attached(fds[0], layout.total_bytes)
         memory, tensors = self.inputs_of(shared, layout)
         following: Any = contextlib.nullcontext()
@@ -262,13 +265,13 @@ class Worker:
         # How deep Python may recurse below an operator would tell whether the call is watched.
         sys.setrecursionlimit(_DEPTH)
         if request["watched"] and self.record:
-            with self.record.noting(arena.Layout.from_json(request["layout"]), request):
+            with self.record.noting(arena.Layout.of(request), request):
                 reply = self._time(request, fds)
             return self.record.refusal(request["nonce"]) if self.record.found else reply
         return self._time(request, fds)
 
     def _time(self, request: dict, fds: list[int]) -> protocol.Reply:
-        layout = arena.Layout.from_json(request["layout"])
+        layout = arena.Layout.of(request)
         if self.device == "cpu":
             memory = arena.attached(fds[0], layout.total_bytes * request["sets"])
         else:
@@ -321,9 +324,3 @@ class Worker:
             return faults.explain(nonce, error, self.path, importing=importing)
         except BaseException:  # its class, its text, its traceback are the submission's
             return faults.unexplained(nonce)
-
-
-def _limit_address_space(extra_bytes: int) -> None:
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + extra_bytes, used + extra_bytes))

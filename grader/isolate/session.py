@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from grader.isolate import plan
-from grader.isolate.arena import MARKS, POISON, UNWRITTEN, Arena, Layout, marked
+from grader.isolate.arena import MARKS, POISON, UNWRITTEN, Arena, Call, Layout, marked
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.operators import READS
 from grader.isolate.placing import place
@@ -71,7 +71,6 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left for all calls together."""
         return self._limits.total_s - self.spent_s
 
     def call_s(self, *, compiles: bool) -> float:
@@ -145,7 +144,6 @@ class Session:
         )
 
     def close(self) -> None:
-        """End the worker."""
         while self._workers:
             self._workers.pop().close()
 
@@ -238,10 +236,7 @@ class Session:
         call_s = self.budget.call_s(compiles=self.device != "cpu")
         fields = {
             **{name: dataclasses.asdict(shape) for name, shape in shapes.items()},
-            "layout": layout.to_json(),
-            "kwargs": case.kwargs,
-            "returns": list(self.problem.returns),
-            "gradients": differentiates,
+            **Call(layout, case.kwargs, self.problem.returns, differentiates)._asdict(),
             "exact": case.exact and case.dtype == "fp32",
             "seconds": _SHARE * call_s,
             "far": case.layout == "far",
@@ -338,7 +333,7 @@ def _write_inputs(arena: Arena, layout: Layout, inputs: Inputs) -> None:
         source = inputs.all[view.name]
         if view.stride and 0 in view.stride:  # expanded: along stride 0 all are one in memory
             source = source[tuple(slice(1 if step == 0 else None) for step in view.stride)]
-            view = dataclasses.replace(view, size=tuple(source.shape))
+            view = view._replace(size=tuple(source.shape))
         view.of(arena.memory).copy_(source)
 
 

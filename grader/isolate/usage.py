@@ -17,6 +17,7 @@ from typing import Self
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _SAMPLE_S = 0.002
+_OWN, _WAITED = 11, 13  # fields of /proc/PID/stat: its time, and its children's that it waited for
 _SETRESUID, _SETRESGID = {"x86_64": (117, 119)}.get(os.uname().machine, (147, 149))
 
 
@@ -126,12 +127,7 @@ def _own_seconds(pid: int) -> float:
     """Return the CPU time of a process, in nanoseconds where the kernel says them."""
     with contextlib.suppress(OSError):
         return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
-    return _ticks(pid, 11)
-
-
-def _waited_seconds(pid: int) -> float:
-    """Return the CPU time of the children that a process has waited for."""
-    return _ticks(pid, 13)
+    return _ticks(pid, _OWN)
 
 
 def _ticks(pid: int, field: int) -> float:
@@ -265,7 +261,7 @@ class CpuTime(UsageMonitor):
 
     def _waited_for(self) -> float:
         """Return the CPU time of those of the tree, and of its orphans, that were waited for."""
-        return sum(map(_waited_seconds, (self._tree.adopter, *self._tree.pids())))
+        return sum(_ticks(pid, _WAITED) for pid in (self._tree.adopter, *self._tree.pids()))
 
 
 class PeakMemory(UsageMonitor):

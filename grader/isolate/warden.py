@@ -51,7 +51,6 @@ class Warden:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
         self._stop.set()
         self._thread.join()
 

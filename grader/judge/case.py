@@ -32,7 +32,6 @@ class CheckCase:
 
     @property
     def judged(self) -> tuple[str, ...]:
-        """The outputs that the check judges."""
         return self.whole.judged(self.check)
 
     @property

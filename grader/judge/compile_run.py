@@ -17,7 +17,7 @@ from grader.checks import outcome
 from grader.checks.correctness import expect, find_differences
 from grader.checks.translations import translation
 from grader.isolate import predicted
-from grader.isolate.compiled import Call, Compiled, compile_calls, not_compiled, unavailable
+from grader.isolate.compiled import Compiled, call_of, compile_calls, not_compiled, unavailable
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
 from grader.judge.case import CheckCase
@@ -107,7 +107,7 @@ class CompileRun:
 
     def _begin(self, case: Case) -> Future[list[Compiled]]:
         """Begin to compile what a case launches, or return what has begun."""
-        call = Call.of(self._problem, case, self._problem.outputs)
+        call = call_of(self._problem, case, self._problem.outputs)
         if repr(call) not in self._begun:
             pool = ThreadPoolExecutor(1)
             run = functools.partial(compile_calls, kernels=self._kernels)
@@ -115,7 +115,7 @@ class CompileRun:
                 self._predicted = predicted.like(
                     case, predicted.timed_case(self._problem, _MOST_BYTES)
                 )
-                shape = Call.of(self._problem, self._predicted, self._problem.outputs)
+                shape = call_of(self._problem, self._predicted, self._problem.outputs)
                 run = functools.partial(run, predicts=shape)
             self._begun[repr(call)] = pool.submit(run, self._source, self._problem, [call])
             pool.shutdown(wait=False)
@@ -125,7 +125,7 @@ class CompileRun:
         """Return the first of the cases that ran a kernel; one that is compiled goes before."""
         outputs = self._problem.outputs
         begun = (
-            at for at in cases if repr(Call.of(self._problem, at.case, outputs)) in self._begun
+            at for at in cases if repr(call_of(self._problem, at.case, outputs)) in self._begun
         )
         return next(begun, cases[0])
 
@@ -190,7 +190,7 @@ class CompileRun:
         for chip in compile_calls(
             self._source,
             self._problem,
-            [Call.of(self._problem, case, self._problem.outputs)],
+            [call_of(self._problem, case, self._problem.outputs)],
             capabilities=self._chips,
             kernels=self._kernels,
             begins=lambda chip: self._tell(f"compiling for {chip_name(chip)}"),

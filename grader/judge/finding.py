@@ -20,7 +20,6 @@ from grader.judge.case import CheckCase
 from grader.judge.looks import Seen
 from grader.source.feeding import Spot
 from grader.source.submission import Source
-from grader.spec.cases import Case
 from grader.spec.findings import Finding
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.problem import Problem
@@ -267,7 +266,9 @@ class CaseFindings:
         `raised` are errors, with their lines, that calls with supported ones raised too.
         """
         case, reply = self.at.case, evidence.result
-        wanted = f"expected ValueError naming {case.invalid!r} for {case.mutate or _option(case)}"
+        options = ", ".join(f"{name}={value}" for name, value in case.options)
+        what = case.mutate or options or str(case)
+        wanted = f"expected ValueError naming {case.invalid!r} for {what}"
         failure = outcome.of_call(evidence, self.at.problem.signature)
         if failure is None or (isinstance(reply, Reply) and reply.status == Status.BAD_RETURN):
             return self.of(Verdict.FAIL, f"no error was raised: {wanted}")
@@ -314,7 +315,3 @@ def _places(where: torch.Tensor) -> str:
     elif where.dim() == 1 and not where.all():
         text += f", {named_ranges('row', where)}"
     return text
-
-
-def _option(case: Case) -> str:
-    return ", ".join(f"{k}={v}" for k, v in case.options) or str(case)

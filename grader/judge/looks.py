@@ -62,7 +62,8 @@ class Looks:
         case, check = called.case, called.check
         if check.id in self._looked or sum(self._looked.values()) >= _MOST_LOOKS:
             return Seen()
-        if not traceable(case) or not (session.machine or _is_followed(called)):
+        is_followed = not called.problem.uses_triton and called.problem.id in TRACED
+        if not traceable(case) or not (session.machine or is_followed):
             return Seen()
         self._looked[check.id] = not self._casebook.is_sure()
         if not self._looked[check.id]:
@@ -174,11 +175,6 @@ def _shown(told: Told | None) -> TraceRecord | None:
     if told is None or not (told.is_known or told.why_not):
         return None
     return trimmed(told.record if told.is_known else untold(told))
-
-
-def _is_followed(called: Called) -> bool:
-    """Whether it is a function of PyTorch that is followed tile by tile."""
-    return not called.problem.uses_triton and called.problem.id in TRACED
 
 
 def _overflow(session: Session, called: Called) -> Sighting | None:

@@ -16,7 +16,7 @@ import torch
 
 import reference
 from grader.isolate import capacity, forks
-from grader.isolate.compiled import Call
+from grader.isolate.compiled import call_of
 from grader.isolate.compilers import Compilers
 from grader.isolate.device_memory import DeviceMemoryFault
 from grader.isolate.pipe import EventPipe, read_request
@@ -24,20 +24,17 @@ from grader.isolate.sandbox import prepare
 from grader.judge.measurement import (
     Measurement,
     baseline_worker,
-    both,
     reason_of,
     submission_worker,
+    unmeasured,
 )
 from grader.kernel.compile.chips import chip_of
 from grader.source.submission import Source
 from grader.spec.findings import (
     Alive,
     Event,
-    Evidence,
-    Measured,
     MeasureRequest,
     Phase,
-    SourceFile,
     write_event,
 )
 from grader.spec.grade_record import Verdict
@@ -90,7 +87,7 @@ def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
     except _NoSharedMemory as error:  # WSL has none, for one
         reason = f"not measured: no GPU memory shared between processes ({str(error)[:120]})"
         for file in request.sources:
-            _tell(emit, file, both(Verdict.NOT_MEASURED, reason))
+            emit(unmeasured(file.problem, Verdict.NOT_MEASURED, reason))
 
 
 def _compile_ahead(request: MeasureRequest) -> None:
@@ -107,7 +104,7 @@ def _compile_ahead(request: MeasureRequest) -> None:
         cases = problem.benchmarks_on("cuda")
         fits = (c for c in cases if speed.naive_bytes(problem, c) < chip.memory_bytes)
         timed = [next(fits, cases[-1]), *(problem.memory_cases("cuda") or ())]
-        calls = [Call.of(problem, case, problem.outputs) for case in timed]
+        calls = [call_of(problem, case, problem.outputs) for case in timed]
         if problem.uses_triton:
             compilers.append(Compilers(problem, source, calls, 1, request.capability))
     for compiler in compilers:
@@ -151,14 +148,8 @@ def _measure_all(
                 found = Measurement(bench, naive, file, emit, request, ahead).run()
             except Exception as error:  # the judge's own: the next problem has its chance
                 reason = f"the judge failed: {type(error).__name__}: {error}"
-                found = both(Verdict.INTERNAL, reason[:300])
-            _tell(emit, file, found)
-
-
-def _tell(
-    emit: Callable[[Event], None], file: SourceFile, found: tuple[Evidence, Evidence]
-) -> None:
-    emit(Measured(problem=file.problem, speed=found[0], memory=found[1]))
+                found = unmeasured(file.problem, Verdict.INTERNAL, reason[:300])
+            emit(found)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from grader.isolate.sandbox import Sandbox
 from grader.isolate.session import Budget
 from grader.source.policy.operators import opened
 from grader.spec.cases import Case
-from grader.spec.findings import Event, Evidence, MeasureRequest, Phase, SourceFile
+from grader.spec.findings import Event, Evidence, Measured, MeasureRequest, Phase, SourceFile
 from grader.spec.grade_record import MemoryFigures, SpeedFigures, Verdict
 from grader.spec.problem import ROOT, Problem, load_problem
 from grader.spec.protocol import Ended, Reply, Status
@@ -52,10 +52,11 @@ class Measurement:
         self._budget = Budget(self.problem.limits)
         self._memory: Evidence | None = None
 
-    def run(self) -> tuple[Evidence, Evidence]:
+    def run(self) -> Measured:
         """Return evidence for the components speed and memory."""
         found = self._speed()
-        return found, self._memory or self._measure_memory()
+        memory = self._memory or self._measure_memory()
+        return Measured(problem=self.problem.id, speed=found, memory=memory)
 
     def _phase(self, text: str, *, submission: bool = False) -> None:
         event = Phase(problem=self.problem.id, text=text, submission=submission)
@@ -144,9 +145,8 @@ class Measurement:
             overheads[sets] = speed.overhead(bench, self.naive, problem, case, sets)
         clock = "wall" if bench.device == "cuda" else "cpu"
         figures = performance.speed_figures(student, naive, overheads, clock=clock)
-        figures = figures.model_copy(
-            update={"shape": str(case), "device": _device_name(bench.device)}
-        )
+        name = torch.cuda.get_device_name() if clock == "wall" else "cpu, one thread"
+        figures = figures.model_copy(update={"shape": str(case), "device": name})
         return speed_evidence(figures, problem.id)
 
     def _naive_block(self, case: Case, overhead_s: float) -> speed.Block:
@@ -291,10 +291,6 @@ def _worker(source: bytes, file: str, entry: str, device: str, **settings: Any) 
     return Sandbox(source, file, entry, **options)
 
 
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else "cpu, one thread"
-
-
 def reason_of(result: Reply | Ended) -> str:
     told = outcome.of_result(result)
     return told.headline[:300] if told else "no reason"
@@ -306,6 +302,7 @@ def _failure(error: CallFailed) -> Evidence:
     return Evidence(verdict=told.verdict, reason=f"a call failed: {told.headline}"[:300])
 
 
-def both(verdict: Verdict, reason: str) -> tuple[Evidence, Evidence]:
+def unmeasured(problem: str, verdict: Verdict, reason: str) -> Measured:
+    """Return what stands for both components where neither came to figures."""
     evidence = Evidence(verdict=verdict, reason=reason)
-    return evidence, evidence
+    return Measured(problem=problem, speed=evidence, memory=evidence)

@@ -49,7 +49,6 @@ class Request:
         }
 
     def num_cases(self) -> dict[str, int]:
-        """Return the number of cases of each problem."""
         return {
             p.id: sum(len(p.cases(check, self.seed)) for check in p.checks)
             for p in map(load_problem, self.problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from grader.isolate.compiled import Call
+from grader.isolate.compiled import call_of
 from grader.isolate.compilers import Compilers
 from grader.isolate.session import Budget, Session
 from grader.judge.case import CheckCase
@@ -69,19 +69,17 @@ class Sessions:
         if not problem.uses_triton or self._source.verdict is not None or self.budget.used_up():
             return
         valid = [(case, problem.judged(check)) for check, case in cases if case.invalid is None]
-        calls = [Call.of(problem, case, outputs) for case, outputs in valid]
+        calls = [call_of(problem, case, outputs) for case, outputs in valid]
         where = (problem, self._source, calls)
         self._compilers = Compilers(*where, self._compile_workers, self._capability)
         self.open(problem, on_gpu=True).start()
 
     def leave_gpu(self) -> None:
-        """End the workers on the GPU."""
         for (_, on_gpu), session in self._open.items():
             if on_gpu:
                 session.close()
 
     def close(self) -> None:
-        """End all workers."""
         if self._compilers is not None:
             self._compilers.wait(0.0)
         for session in self._open.values():

@@ -38,6 +38,7 @@ from grader.spec.problem_tables import WORK
 # Beyond the time of the submission's calls: imports, oracles, naming a cause.
 _JUDGE_S = 600.0
 _MAX_RUNS = 20
+_NO_FAILURES = {Verdict.PASS, Verdict.NOT_MEASURED}
 _PYTEST_ENDINGS = (0, 1)  # all passed, some failed
 
 Place = tuple[str, int]  # check and number of the case
@@ -104,7 +105,8 @@ class TestRun:
                 self._lost_s += time.monotonic() - (self._begun_at if self._heard else started)
                 self._end_killed(died_in, ending)
             left = self._places - self.findings.cases.keys()
-            stopped = self._request.exit_first and self._has_failed()
+            verdicts = {finding.verdict for finding in self.findings.cases.values()}
+            stopped = self._request.exit_first and bool(verdicts - _NO_FAILURES)
             if stopped:
                 self.findings.missing = "not run: stopped at the first failure"
             if stopped or self.interrupted:
@@ -126,10 +128,6 @@ class TestRun:
                     self._give_up(left, ending, ran=self._begun > begun)
                     break
         return self._without_provoked_faults()
-
-    def _has_failed(self) -> bool:
-        passes = (Verdict.PASS, Verdict.NOT_MEASURED)
-        return any(finding.verdict not in passes for finding in self.findings.cases.values())
 
     def _faults(self) -> list[Place]:
         return [p for p, f in self.findings.cases.items() if f.verdict is Verdict.INTERNAL]

@@ -25,7 +25,6 @@ _numel = torch.Tensor.numel  # whatever becomes of the class
 _noting: list[Callable[[int, str], None]] = []  # at most one
 _revealing: list[Callable[[torch.Tensor], None]] = []  # at most one
 _printing: list[Callable[[tuple[Any, ...], dict[str, Any]], bool]] = []  # at most one
-_texts: dict[type, Callable[[Any], str]] = {}
 _installed = threading.Event()
 
 
@@ -44,7 +43,6 @@ def install() -> None:
     if _installed.is_set():
         return
     _installed.set()
-    shown_by(torch.Tensor, text_of)
     builtins.print = _showing(builtins.print)
     for name in _WHOLE:
         setattr(torch.Tensor, name, _counted(getattr(torch.Tensor, name), name))
@@ -52,11 +50,6 @@ def install() -> None:
     torch.Tensor.tensor_split = _counted_places(torch.Tensor.tensor_split)
     torch.tensor_split = _counted_places(torch.tensor_split)
     torch.UntypedStorage.__getitem__ = _counted_bytes(torch.UntypedStorage.__getitem__)
-
-
-def shown_by(kind: type, text: Callable[[Any], str]) -> None:
-    """Let print() show an object that is of `kind`, and of no class derived from it, so."""
-    _texts[kind] = text
 
 
 def note(reads: Callable[[int, str], None] | None) -> None:
@@ -122,10 +115,10 @@ def text_of(tensor: torch.Tensor) -> str:
 
 def _showing(write: Any) -> Any:
     def print(*values: Any, **options: Any) -> None:
-        if options.get("file") is None and any(type(v) in _texts for v in values):
+        if options.get("file") is None and any(type(v) is torch.Tensor for v in values):
             if any(elsewhere(values, options) for elsewhere in _printing):
                 return
-            values = tuple(_texts[type(v)](v) if type(v) in _texts else v for v in values)
+            values = tuple(text_of(v) if type(v) is torch.Tensor else v for v in values)
         write(*values, **options)
 
     return print

@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from grader.source.exchanged import Exchanged, exchanged_in
 from grader.source.expressions import (
     calls_in,
     guard,
@@ -101,11 +100,6 @@ def works_with(tree: ast.Module, spot: Spot) -> bool:
     read = {n.id for n in loads if id(n) not in types and "stride" not in n.id}
     named = {name.partition("_")[0] for name in read}
     return spot.of in named or not named & _INPUTS
-
-
-def exchanged(tree: ast.Module) -> Exchanged | None:
-    """Return the two arguments that a file passes in each other's places, if it does so once."""
-    return exchanged_in(tree, functions_of(tree))
 
 
 def functions_called(tree: ast.Module, line: int) -> list[int]:

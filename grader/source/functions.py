@@ -6,6 +6,7 @@ import ast
 import collections
 import functools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from grader.source.expressions import names_in, names_of, parameters_of
 from grader.source.loops import function_at
@@ -80,3 +81,39 @@ def argument_of(call: ast.Call, index: int, name: str) -> ast.AST | None:
     if index < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args[:index]):
         return call.args[index]
     return next((k.value for k in call.keywords if k.arg == name), None)
+
+
+class Exchanged(NamedTuple):
+    """A call of a function in which `one` is passed as `other`, and `other` as `one`."""
+
+    line: int
+    function: str
+    one: str
+    other: str
+
+
+def exchanged(tree: ast.Module) -> Exchanged | None:
+    """Return the two arguments that a file passes in each other's places, if it does so once.
+
+    Each is a plain name, that of the parameter which the other is passed for. A function that is
+    also called otherwise may be meant for both.
+    """
+    functions = functions_of(tree)
+    found, straight = list[Exchanged](), set[str]()
+    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
+        called = call.func.value if isinstance(call.func, ast.Subscript) else call.func
+        function = functions.get(getattr(called, "id", ""))
+        if function is None or any(isinstance(a, ast.Starred) for a in call.args):
+            continue
+        passed = [*zip(parameters_of(function), call.args, strict=False)]
+        passed += [(k.arg or "", k.value) for k in call.keywords]
+        named = {name: a for name, a in passed if isinstance(a, ast.Name)}
+        places = {name: place for place, name in enumerate(named)}
+        pairs = [
+            Exchanged(a.lineno, function.name, one, a.id)
+            for one, a in named.items()
+            if places[one] < places.get(a.id, 0) and named[a.id].id == one
+        ]
+        found += pairs
+        straight |= set() if pairs else {function.name}
+    return found[0] if len(found) == 1 and found[0].function not in straight else None

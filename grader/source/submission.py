@@ -18,18 +18,17 @@ from collections.abc import Collection
 from pathlib import Path
 
 from grader.base.regular_file import open_below
-from grader.source.exchanged import Exchanged
 from grader.source.expressions import assigned_by, calls_in, names_in
 from grader.source.feeding import (
     Spot,
     bare_loads,
-    exchanged,
     functions_called,
     is_decided,
     lines_feeding,
     lines_setting,
     works_with,
 )
+from grader.source.functions import Exchanged, exchanged
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, is_turned, loops_around
 from grader.source.policy.rules import violations
@@ -76,7 +75,6 @@ class Source:
 
     @property
     def sha256(self) -> str:
-        """Hash of the bytes that run."""
         return hashlib.sha256(self.data).hexdigest()
 
     @property

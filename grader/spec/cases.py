@@ -74,7 +74,6 @@ class Draw(Table):
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """All sizes that may be drawn."""
         return self.draw or tuple(range(self.first or 1, (self.last or 1) + 1, self.step))
 
 
@@ -125,7 +124,6 @@ class CaseTable(Table):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The keys that this table sets."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -160,7 +158,6 @@ class Case:
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """Keyword options that are passed to the entry point."""
         return dict(self.options)
 
     @property

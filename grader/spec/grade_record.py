@@ -256,12 +256,10 @@ class Amount(Record):
 
     @property
     def ratio(self) -> float:
-        """What was done over what is needed."""
         return self.done / max(self.needed, 1)
 
     @property
     def naive_ratio(self) -> float:
-        """What naive attention does over what is needed."""
         return self.naive / max(self.needed, 1)
 
 

@@ -135,11 +135,9 @@ class Problem(Table):
 
     @property
     def total_points(self) -> int:
-        """Face value of the problem."""
         return sum(self.points_of(name) for name in PointTable.model_fields)
 
     def points_of(self, component: str) -> int:
-        """Face value of a component."""
         return getattr(self.points, component)
 
     def possible_on(self, device: str, *, quick: bool = False) -> int:
@@ -150,12 +148,10 @@ class Problem(Table):
 
     @property
     def uses_triton(self) -> bool:
-        """Whether the answer is Triton kernels."""
         return self.language == "triton"
 
     @property
     def folder(self) -> Path:
-        """The problem's folder in this repository."""
         return PROBLEMS / self.id
 
     def check(self, check_id: str) -> Check:
@@ -250,7 +246,6 @@ def _departs_only_in(check: Check, table: CaseTable) -> None:
 
 
 def problem_ids() -> tuple[str, ...]:
-    """Ids of all problems, in order."""
     return tuple(sorted(p.parent.name for p in PROBLEMS.glob("p[0-9][0-9]/problem.toml")))
 
 

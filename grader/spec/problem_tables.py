@@ -40,7 +40,6 @@ class Check(Table):
 
     @property
     def test_name(self) -> str:
-        """Name of the function in test_pNN.py."""
         return "test_" + self.id
 
 

@@ -145,7 +145,6 @@ class _Unverified:
         self._worst = 0.0
 
     def add(self, results: list[CallOutputs]) -> None:
-        """Keep what a go computed."""
         if self._margin_of is None:
             return
         self._goes.append(results)

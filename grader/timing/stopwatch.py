@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from grader.isolate import device_memory
-from grader.isolate.arena import POISON, Arena, Layout
+from grader.isolate.arena import POISON, Arena, Call, Layout
 from grader.isolate.placing import place
 from grader.isolate.sandbox import Sandbox
 from grader.isolate.session import Budget
@@ -60,7 +60,6 @@ class CallOutputs:
 
     @property
     def num_bytes(self) -> int:
-        """What the outputs take."""
         return sum(output.nbytes for output in self.outputs.values())
 
 
@@ -184,16 +183,8 @@ class Bench:
                 device=self.device,
             )
             parts = memory.view(sets, layout.total_bytes)
-            fields = {
-                "layout": layout.to_json(),
-                "sets": sets,
-                "kwargs": case.kwargs,
-                "returns": list(problem.returns),
-                "gradients": bool(problem.gradients),
-                "null": null,
-                "watched": watched,
-                "entry": timed.entry,
-            }
+            call = Call(layout, case.kwargs, problem.returns, bool(problem.gradients))
+            how = {"sets": sets, "null": null, "watched": watched, "entry": timed.entry}
             timed.ask("settle")
             if self.device == "cuda":
                 device_memory.forget_persisting_lines()
@@ -205,13 +196,13 @@ class Bench:
                 if self.device == "cuda":
                     self._flush.fill_(1)
                 self._synchronize()
-                timed.ask("time", fds, **fields)
+                timed.ask("time", fds, **call._asdict(), **how)
                 outputs.copy_(parts[:, layout.inputs_end :])
                 self._synchronize()
         if isinstance(clock, CpuTime):
             see_alone(clock)
         views = [
-            dataclasses.replace(view, offset_bytes=view.offset_bytes - layout.inputs_end)
+            view._replace(offset_bytes=view.offset_bytes - layout.inputs_end)
             for view in layout.outputs
         ]
         results = []

@@ -13,7 +13,7 @@ from grader.causes.rules.left_out import odd_start
 from grader.causes.rules.sighting import Result, Sighting, key_range, query_range
 from grader.checks.walk import Walk
 from grader.kernel.observers.trace import DOT, OTHER, PRODUCTS, SCORES, Counter, Trace
-from grader.source.exchanged import Exchanged
+from grader.source.functions import Exchanged
 from grader.spec.cases import Case
 
 _LARGEST = 2**31 - 1

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 def predicted(problem: Problem, source: Source) -> Predicted:
     """Compile what the call of a problem's speed launches, for each chip, and predict it."""
-    from grader.isolate.compiled import Call, compile_calls
+    from grader.isolate.compiled import call_of, compile_calls
     from grader.isolate.predicted import CHIPS, predicted_call, timed_case
 
     if not problem.uses_triton:
@@ -61,7 +61,7 @@ def predicted(problem: Problem, source: Source) -> Predicted:
         why = source.message.headline if source.message else str(source.verdict)
         return Predicted(problem, None, reason=why)
     case = timed_case(problem)
-    call = Call.of(problem, case, problem.outputs)
+    call = call_of(problem, case, problem.outputs)
     chips = compile_calls(source, problem, [call], capabilities=CHIPS, predicts=call)
     return Predicted(problem, predicted_call(case, chips))
 

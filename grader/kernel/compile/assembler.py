@@ -29,24 +29,8 @@ _SENTENCES = (
         "refuses the kernel: it needs {1} bytes of {0} memory, the chip has {2}",
     ),
     (
-        rf"uses too much parameter space \({_NUMBER} bytes, {_NUMBER} max",
-        "refuses the kernel: its arguments take {0} bytes, a launch passes {1} at most",
-    ),
-    (
         r"Register allocation failed with register count of '(\d+)'",
         "refuses the kernel: {0} registers per thread are not enough for it",
-    ),
-    (
-        r"Insufficient registers \((\d+)\).*register target of (\d+)",
-        "refuses the kernel: {0} registers per thread are not enough, it needs {1}",
-    ),
-    (
-        r"max regcount of (\d+) calls function '.*?' with regcount of (\d+)",
-        "refuses the kernel: it calls a function of {1} registers per thread and may have {0}",
-    ),
-    (
-        r"cannot be compiled with specified register target",
-        "refuses the kernel: it may not have as many registers per thread as it needs",
     ),
     (r"Not a name of any known instruction: '(.*?)'", "knows no instruction '{0}'"),
     (
@@ -57,14 +41,12 @@ _SENTENCES = (
         r"(?:Feature|Instruction) '(.*?)' not supported on \.target '(.*?)'",
         "refuses '{0}', which this chip ({1}) lacks",
     ),
-    (r"Instruction '(.*?)' cannot be compiled for architecture '(.*?)'",
-     "refuses '{0}', which this chip ({1}) lacks"),
     (r"Value '(.*?)' is not defined for option 'gpu-name'", "does not know this GPU ({0})"),
     (
         r"Unsupported \.version (\S+); current version is '(.*?)'",
         "is too old for this Triton: it reads PTX {1}, the kernel is PTX {0}",
     ),
-)  # fmt: skip
+)
 
 
 def is_refusal(text: str) -> bool:

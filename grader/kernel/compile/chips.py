@@ -51,7 +51,6 @@ class Chip:
 
     @property
     def warp(self) -> int:
-        """Threads that run in step."""
         return self.target[2]
 
 

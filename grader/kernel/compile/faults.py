@@ -46,8 +46,9 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     if status is Status.COMPILE_FAILED and compiling:
         shown = compiling[-1]
         # The innermost may lie in Triton's own library, which the submission called.
-        lines = (_compile_line(e, path) for e in reversed(compiling))
-        line = next(filter(None, lines), line)
+        for e in compiling:
+            with contextlib.suppress(Exception):
+                line = _line_of(e.src, e.node, path) or line
         text = _plain(_text(shown.error_message or shown.__cause__ or "").strip())
         if _source_line(path, line).startswith("raise NotImplementedError"):
             status = Status.NOT_IMPLEMENTED  # a step of a stub, which Triton cannot compile
@@ -150,13 +151,6 @@ def _raised_in(error: BaseException, path: str) -> bool:
 
 def _file(frame: Any) -> str:
     return frame.f_code.co_filename
-
-
-def _compile_line(error: Any, path: str) -> int:
-    """Return the file's line of a CompilationError."""
-    with contextlib.suppress(Exception):
-        return _line_of(error.src, error.node, path)
-    return 0
 
 
 def _read_line(error: BaseException, path: str) -> int:

@@ -30,8 +30,9 @@ _FUSED = ("FFMA", "FMUL", "FADD", "HFMA2", "HMUL2", "HADD2")
 _UNCOUNTED = ("NOP", "BSSY", "BSYNC", "EXIT", "WARPSYNC")
 _WAITS = ("BAR", "DEPBAR", "LDGDEPBAR", "WARPGROUP", "MEMBAR", "FENCE", "SYNCS")
 _SHARED = ("LDS", "STS", "LDSM", "STSM", "ATOMS")
-_GLOBAL = ("LDG", "STG", "LDGSTS", "RED", "ATOM", "ATOMG", "LD", "ST", "REDG")
-_LOCAL = ("LDL", "STL")
+_GLOBAL = ("LDG", "STG", "LDGSTS", "LD", "ST")
+# Atomics and spills among them: a model of what they cost there is not.
+_ISSUED_ALONE = ("BRA", "S2R", "LDC", "R2UR", "RED", "ATOM", "ATOMG", "REDG", "LDL", "STL")
 
 
 @dataclasses.dataclass
@@ -41,10 +42,9 @@ class Mix:
     `macs`: products on tensor cores; `special`: results of special functions (exp2 among them), in
     warps; `fused`: multiplications and additions in fp32; `other`: the rest of arithmetic;
     `issued`: instructions in all; `shared_bytes`: to and from shared memory, lanes that exchange
-    values included; `global_bytes`, `reduced_bytes` (atomics) and `local_bytes` (spills), of
-    `global_bytes` those that are read or written with less than four bytes a lane
-    (`narrow_bytes`); `waits`: barriers; `fetches`: loads into registers, and of a block the times
-    that a warp waits for some.
+    values included; `global_bytes`, without atomics and spills, and of these `narrow_bytes`, read
+    or written with less than four bytes a lane; `waits`: barriers; `fetches`: loads into registers,
+    and of a block the times that a warp waits for some.
     """
 
     macs: float = 0.0
@@ -54,8 +54,6 @@ class Mix:
     issued: float = 0.0
     shared_bytes: float = 0.0
     global_bytes: float = 0.0
-    reduced_bytes: float = 0.0
-    local_bytes: float = 0.0
     narrow_bytes: float = 0.0
     waits: float = 0.0
     fetches: float = 0.0
@@ -201,16 +199,12 @@ def asked(name: str, operands: str = "") -> Mix:
         mix.shared_bytes = 128.0 * int(matrices[1] or 1) if matrices else float(size)
         if operands.startswith("RZ, [RZ]"):
             mix.shared_bytes = 0.0
-    elif kind in _LOCAL:
-        mix.local_bytes = float(size)
-    elif kind in ("RED", "ATOM", "ATOMG", "REDG"):
-        mix.reduced_bytes = float(size)
     elif kind in _GLOBAL:
         mix.global_bytes = float(size)
         mix.narrow_bytes = mix.global_bytes if size < 4 * _LANES else 0.0
         mix.fetches = float(kind in ("LDG", "LD"))
         if kind == "LDGSTS":
             mix.shared_bytes = float(size)
-    elif not kind.startswith("U") and kind not in ("BRA", "S2R", "LDC", "R2UR"):
+    elif not kind.startswith("U") and kind not in _ISSUED_ALONE:
         mix.other = 1.0
     return mix

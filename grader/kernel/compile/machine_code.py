@@ -13,14 +13,13 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from grader.kernel.machine.parse import Places
+
 _USAGE = re.compile(r"\bREG:(\d+) STACK:(\d+)\b")
 _AMD_USAGE = re.compile(r"^ +\.(vgpr_count|private_segment_fixed_size): +(\d+)$", re.MULTILINE)
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _DOT = re.compile(r"\b(tt\.dot(?:_scaled)?|ttng\.warp_group_dot) .*-> .*?, (#\w+)>.* loc\((.+)\)$")
 _ANY_DOT = re.compile(r"\btt\.dot(?:_scaled)? .* loc\((.+)\)$")
-_NAMED = re.compile(r"^(#loc\w*) = loc\((.*)\)$", re.MULTILINE)
-_PLACE = re.compile(r'"([^"\n]*)":(\d+):\d+|(#loc\w*)')
-_MAX_DEPTH = 20
 _CUOBJDUMP_S = 20.0
 
 
@@ -70,14 +69,14 @@ def dots(text: str, path: str) -> list[dict[str, Any]]:
 
     A line that became several dots (a loop and its peeled rounds) is `none` if one of them is.
     """
-    places = dict(_NAMED.findall(text))
+    places = Places(text)
     found: dict[int, str] = {}
     for row in text.splitlines():
         match = _DOT.search(row)
         if match is None:
             continue
         operation, layout, place = match.groups()
-        line = _line(place, places, path)
+        line = places.of(place).line_in(path)
         instruction = "none"
         if operation == "ttng.warp_group_dot":
             instruction = "wgmma"
@@ -90,19 +89,6 @@ def dots(text: str, path: str) -> list[dict[str, Any]]:
 
 def dot_lines(ttir: str, path: str) -> list[int]:
     """Return the line in the submission at `path` of each dot in a text of TTIR, 0 for none."""
-    places = dict(_NAMED.findall(ttir))
+    places = Places(ttir)
     found = map(_ANY_DOT.search, ttir.splitlines())
-    return [_line(match[1], places, path) for match in found if match is not None]
-
-
-def _line(place: str, places: dict[str, str], path: str, depth: int = 0) -> int:
-    """Return the innermost line in the submission; a call site names the callee first."""
-    for match in _PLACE.finditer(place):
-        file, line, name = match.groups()
-        if file == path:
-            return int(line)
-        if name and depth < _MAX_DEPTH:
-            found = _line(places.get(name, ""), places, path, depth + 1)
-            if found:
-                return found
-    return 0
+    return [places.of(match[1]).line_in(path) for match in found if match is not None]

@@ -87,14 +87,19 @@ class Predictor:
         Raises:
             NotMeasured: it does not cover this one, or its rounds are not known.
         """
-        visits = self._visits(launch)
-        return self._known(launch, visits, self._requests(launch, visits))
+        return self._known(launch, *self._seen(launch))
 
-    def _visits(self, launch: capture.Launch) -> Visited:
-        kernel = self._kernels.get(launch.kernel)
+    def _seen(self, launch: capture.Launch) -> tuple[Visited, dict[Requests, float]]:
+        """Return the visits of a launch, and how many requests of each kind all programs make."""
+        kernel, programs = self._kernels.get(launch.kernel), math.prod(launch.grid)
         if kernel is None or kernel.code is None:
             raise CannotTell("its machine code could not be read")
-        return visited(launch.kernel.text, launch.grid, launch.arguments)
+        asked = launch.kernel.text, launch.grid, launch.arguments
+        visits = visited(*asked)
+        seen = addressed(*asked, sorted({0, programs // 2, programs - 1}))
+        often = visits.counts.sum(1).tolist()
+        found = requests(kernel.code, kernel.layouts, seen)
+        return visits, {one: one.requests * often[one.seen.region] for one in found}
 
     def _known(
         self, launch: capture.Launch, visits: Visited, found: dict[Requests, float]
@@ -115,21 +120,10 @@ class Predictor:
         expect_known(done, launched)
         return done, launched
 
-    def _requests(self, launch: capture.Launch, visits: Visited) -> dict[Requests, float]:
-        """Return the requests of loads and stores, and how many all programs make of each."""
-        kernel, programs = self._kernels[launch.kernel], math.prod(launch.grid)
-        assert kernel.code is not None
-        some = sorted({0, programs // 2, programs - 1})
-        seen = addressed(launch.kernel.text, launch.grid, launch.arguments, some)
-        often = visits.counts.sum(1).tolist()
-        found = requests(kernel.code, kernel.layouts, seen)
-        return {one: one.requests * often[one.seen.region] for one in found}
-
     def _predicted(self, launch: capture.Launch) -> dict[str, Any]:
         record: dict[str, Any] = {}
         try:
-            visits = self._visits(launch)
-            found = self._requests(launch, visits)
+            visits, found = self._seen(launch)
             record["accesses"] = self._accesses(found)
             done, launched = self._known(launch, visits, found)
         except Exception as error:  # of whatever kind: nothing depends on a prediction

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from grader.base.atomic_write import write_whole_bytes
 from grader.kernel.compile import machine_code
 
 _CODE = ".code"
@@ -70,11 +71,9 @@ class Kept:
         return {}
 
     def _write(self, path: Path, data: bytes) -> None:
-        partial = path.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(data)
-            os.replace(partial, path)
+            write_whole_bytes(path, data)
 
 
 def make_room(folder: Path) -> None:

@@ -52,10 +52,11 @@ def work(code: Listing, visits: Visited, num_warps: int) -> Work:
         visits.counts, dim=1, return_inverse=True, return_counts=True
     )
     runs = torch.zeros((len(code.blocks), counts.shape[1]), dtype=torch.float64)
+    outside = [region for region in visits.regions if region.around is None]
     for number, block in enumerate(code.blocks):
         inside = _innermost(code.loops, number)
         if inside is None:
-            region, factor = _region_of(block.lines, _outside(visits.regions)), 1
+            region, factor = _region_of(block.lines, outside), 1
         elif inside not in loops:  # what is left over of a loop that the assembler unrolled
             continue
         else:
@@ -84,15 +85,9 @@ def _innermost(loops: Sequence[tuple[int, int]], block: int) -> int | None:
     return min(around)[1] if around else None
 
 
-def _is_inside(region: Region, loop: Region) -> bool:
-    parent = region.parent
-    while parent is not None and parent is not loop:
-        parent = parent.parent
-    return parent is loop
-
-
-def _outside(regions: Sequence[Region]) -> list[Region]:
-    return [region for region in regions if region.around is None]
+def _around(region: Region | None) -> list[Region]:
+    """Return a region and those around it."""
+    return [region, *_around(region.parent)] if region is not None else []
 
 
 def _region_of(lines: collections.Counter[Place], regions: Sequence[Region]) -> Region:
@@ -106,21 +101,18 @@ def _region_of(lines: collections.Counter[Place], regions: Sequence[Region]) -> 
     return next((r for r in regions if best and r.number == best[0][0]), regions[0])
 
 
-def _lines_of(loop: Region, regions: Sequence[Region]) -> set[Place]:
-    own = {line for region in regions if region is loop or _is_inside(region, loop)
-           for line in region.lines}  # fmt: skip
-    return own
-
-
 def _matched(code: Listing, regions: Sequence[Region]) -> dict[int, Region]:
     """Return the loop of the text that each loop of the machine code is, by the latter's number."""
     texts = [region for region in regions if region.loop]
-    lines = [_lines_of(region, regions) for region in texts]
+    lines = [
+        {line for region in regions if loop in _around(region) for line in region.lines}
+        for loop in texts
+    ]
     codes = [
         set().union(*(block.lines for block in code.blocks[first : last + 1]))
         for first, last in code.loops
     ]
-    depths = [_depth(region) for region in texts]
+    depths = [sum(one.loop for one in _around(region)) for region in texts]
     deep = [sum(a <= first and last <= b for a, b in code.loops) for first, last in code.loops]
     alike = [
         [len(a & b) / max(1, len(a | b)) if deep[i] == depths[j] else 0.0
@@ -137,14 +129,6 @@ def _matched(code: Listing, regions: Sequence[Region]) -> dict[int, Region]:
                 choices.append((before[0] + alike[i][j], (*before[1], (i, j))))
             best[i + 1][j + 1] = max(choices, key=lambda choice: choice[0])
     return {i: texts[j] for i, j in best[-1][-1][1]}
-
-
-def _depth(region: Region) -> int:
-    depth, around = 0, region.around
-    while around is not None:
-        depth += 1
-        around = around.parent.around if around.parent else None
-    return depth
 
 
 def _unrolled(

@@ -41,7 +41,6 @@ _LEFT_OUT_INTEGER = -0x5BAD
 
 
 def dtype_of(type: Type) -> torch.dtype:
-    """Return the dtype of the arrays of a type."""
     return DTYPES[type.element]
 
 
@@ -111,7 +110,6 @@ def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def numbers(value: Tensor) -> list[Any]:
-    """Return the values of an array in a list."""
     return _tolist(value)
 
 
@@ -122,7 +120,6 @@ def shown(value: Tensor) -> str:
 
 
 def ends(value: Tensor) -> tuple[int, int]:
-    """Return the least and the largest value of an array of integers."""
     low, high = torch.aminmax(value)
     return int(low), int(high)
 

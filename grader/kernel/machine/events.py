@@ -23,7 +23,6 @@ class Launched:
 
     @property
     def programs(self) -> int:
-        """How many programs run."""
         return math.prod(self.grid)
 
 

@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_map
 
 from grader.kernel.dispatch import DispatchMode
 from grader.kernel.machine.arrays import DTYPES, Tensor, cast, dtype_of
-from grader.kernel.machine.flow import handed, reached
+from grader.kernel.machine.flow import made_of, reached
+from grader.kernel.machine.tensors import flat
 from grader.kernel.machine.ttir import Module, Operation
 
 _WIDENED = ("f16", "bf16", "f32")
@@ -55,7 +56,7 @@ class Site(NamedTuple):
 
 def sites(module: Module, path: str) -> dict[Operation, Site]:
     """Return the operations of the file at `path` that make numbers of 16 bits."""
-    made: dict[int, list[int]] = {}
+    made = made_of(module, lambda op: op.name in _MOVES)
     found: list[Operation] = []
     multiplied: list[int] = []
     used: list[int] = []
@@ -64,18 +65,14 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
     named: set[int] = set()  # what alone comes of an operation: a loop's results share one name
     for op in module.operations:
         named.update(op.results[:1] if len(op.results) == 1 and not op.regions else ())
-        for value, other in handed(op):
-            made.setdefault(value, []).append(other)
         if op.name in (*_MOVES, "arith.extf"):
             same.update((result, list(op.operands)) for result in op.results)
         else:
             computing.setdefault(op.place.line_in(path), []).extend(op.operands)
-        if op.name in _MOVES:
-            made.update((result, list(op.operands)) for result in op.results)
-        elif op.name == "tt.dot":
+        if op.name == "tt.dot":
             multiplied += op.operands[:2]
             used += op.operands[2:]
-        elif op.name not in ("tt.store", *_LOOPS):
+        elif op.name not in ("tt.store", *_LOOPS, *_MOVES):
             used += op.operands
         is_half = any(module.type(value).element in _HALF for value in op.results)
         if is_half and op.place.line_in(path) and op.name not in _NO_SITES:
@@ -122,7 +119,6 @@ class Exact(DispatchMode):
         self.found: dict[int, Site] = {}
 
     def rounds(self, site: Site) -> bool:
-        """Whether a site rounds in this call."""
         return site.key in self._rounding
 
     def settled(self, site: Site, values: Tensor) -> Tensor:
@@ -139,38 +135,42 @@ class Exact(DispatchMode):
         key = self.line if values.numel() == self._queries >= _FEWEST else -self.line
         return self.settled(Site(key, name, dtype, use), values)
 
-    def given(self, flat: Tensor, name: str) -> Tensor | None:
+    def given(self, memory: Tensor, name: str) -> Tensor | None:
         """Return what a kernel finds in a tensor that it is given; None of whole numbers."""
-        if not flat.is_floating_point():
+        if not memory.is_floating_point():
             return None
-        values = self.read(flat)
-        return self._of_host(values, flat.dtype, name, "") if len(flat) == self._queries else values
+        values = self.read(memory)
+        return (
+            self._of_host(values, memory.dtype, name, "")
+            if len(memory) == self._queries
+            else values
+        )
 
-    def read(self, flat: Tensor) -> Tensor:
+    def read(self, memory: Tensor) -> Tensor:
         """Return what lies in memory, without gaps, as it was before it was rounded."""
-        values, start, size = flat.double(), flat.data_ptr(), flat.itemsize
+        values, start, size = memory.double(), memory.data_ptr(), memory.itemsize
         for first, dtype, kept in self._kept:
             offset, odd = divmod(first - start, size)
-            low, high = max(0, offset), min(len(flat), offset + len(kept))
-            if low < high and not odd and dtype is flat.dtype:
-                own, before = flat[low:high], kept[low - offset : high - offset]
-                same = cast(before, flat.dtype) == own
+            low, high = max(0, offset), min(len(memory), offset + len(kept))
+            if low < high and not odd and dtype is memory.dtype:
+                own, before = memory[low:high], kept[low - offset : high - offset]
+                same = cast(before, memory.dtype) == own
                 values[low:high] = torch.where(same, before, values[low:high])
         return values
 
-    def keep(self, flat: Tensor, values: Tensor) -> None:
+    def keep(self, memory: Tensor, values: Tensor) -> None:
         """Round values into memory, where it holds others, and keep them."""
-        rounded = cast(values, flat.dtype)
-        other = (rounded != flat) & ~((rounded != rounded) & (flat != flat))
-        flat[other] = rounded[other]
-        self._kept = [kept for kept in self._kept if kept[0] != flat.data_ptr()]
-        self._kept.append((flat.data_ptr(), flat.dtype, values))
+        rounded = cast(values, memory.dtype)
+        other = (rounded != memory) & ~((rounded != rounded) & (memory != memory))
+        memory[other] = rounded[other]
+        self._kept = [kept for kept in self._kept if kept[0] != memory.data_ptr()]
+        self._kept.append((memory.data_ptr(), memory.dtype, values))
 
     def of(self, tensor: Tensor) -> Tensor:
         """Return a tensor, of any strides, as it was before it was rounded."""
         if tensor.dtype not in _DTYPES or not tensor.numel():
             return tensor
-        return self.read(_flat(tensor)).as_strided(tensor.shape, tensor.stride())
+        return self.read(flat(tensor)).as_strided(tensor.shape, tensor.stride())
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         """Let the host compute with numbers of 64 bits, too, and keep what comes out."""
@@ -188,22 +188,16 @@ class Exact(DispatchMode):
         values = function(*wide[0], **wide[1])
         if values.dtype is torch.float64 and values.shape == result.shape and result.numel():
             values = self._of_host(values, result.dtype, "", name)
-            flat = _flat(result)
-            every = self.read(flat)
+            memory = flat(result)
+            every = self.read(memory)
             every.as_strided(result.shape, result.stride()).copy_(values)
-            self.keep(flat, every)
+            self.keep(memory, every)
         return result
 
     def _wide(self, value):
         if isinstance(value, torch.Tensor):
             return self.of(value)
         return torch.float64 if value in _DTYPES else value
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """Return a tensor's elements from the first to the last, with what lies between them."""
-    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.detach().as_strided((last + 1,), (1,))
 
 
 def _share(one: Tensor, other: Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from grader.kernel.machine import elementwise
 from grader.kernel.machine.ttir import Module, Operation, operations
@@ -41,18 +41,21 @@ def handed(op: Operation) -> Iterator[tuple[int, int]]:
         yield from zip(values, others, strict=False)
 
 
-def offsets(module: Module) -> frozenset[int]:
-    """Return the values of 32 bits that offsets of pointers are made of, through loops too."""
+def made_of(module: Module, computes: Callable[[Operation], bool]) -> dict[int, list[int]]:
+    """Return of each value those that it is made of, by what `computes` and by what hands on."""
     made: dict[int, list[int]] = {}
-    wanted: list[int] = []
     for op in module.operations:
-        if op.name == "tt.addptr":
-            wanted.append(op.operands[1])
-        if op.name in _MAKING_OFFSETS:
-            made.setdefault(op.results[0], []).extend(op.operands)
+        for result in op.results if computes(op) else ():
+            made.setdefault(result, []).extend(op.operands)
         for value, other in handed(op):
             made.setdefault(value, []).append(other)
-    found = reached(wanted, made)
+    return made
+
+
+def offsets(module: Module) -> frozenset[int]:
+    """Return the values of 32 bits that offsets of pointers are made of, through loops too."""
+    wanted = [op.operands[1] for op in module.operations if op.name == "tt.addptr"]
+    found = reached(wanted, made_of(module, lambda op: op.name in _MAKING_OFFSETS))
     return frozenset(value for value in found if module.type(value).element == "i32")
 
 

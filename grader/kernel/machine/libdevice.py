@@ -1,4 +1,4 @@
-"""The functions of libdevice that kernels call by their symbols, as `__nv_expf`.
+"""The functions of libdevice that kernels of attention may call by their symbols, as `__nv_expf`.
 
 See https://docs.nvidia.com/cuda/libdevice-users-guide/. One that is not here is not modelled.
 """
@@ -6,7 +6,6 @@ See https://docs.nvidia.com/cuda/libdevice-users-guide/. One that is not here is
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 
 import torch
@@ -25,20 +24,12 @@ def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return cast(a.double() * b.double() + c.double(), a.dtype)
 
 
-def _cube_root(x: Tensor) -> Tensor:
-    return cast(x.double().abs().pow(1 / 3) * x.sign(), x.dtype)
-
-
 def _saturated(x: Tensor) -> Tensor:
     return torch.where(x != x, 0.0, x.clamp(0, 1))
 
 
 def _bits_as(dtype: torch.dtype) -> Function:
     return lambda x: x.contiguous().view(dtype)
-
-
-def _ones(x: Tensor) -> Tensor:
-    return sum(((x >> bit) & 1 for bit in range(8 * x.itemsize)), zeros_like(x))
 
 
 _SAME = (
@@ -54,23 +45,7 @@ _FLOATS: dict[str, Function] = {
     "rint": torch.round,
     "nearbyint": torch.round,
     "round": _away_from_zero,
-    "cbrt": _cube_root,
-    "rcbrt": lambda x: 1 / _cube_root(x),
     "exp10": lambda x: cast(torch.pow(10.0, x.double()), x.dtype),
-    "tgamma": lambda x: torch.exp(torch.lgamma(x)),
-    "sinpi": lambda x: cast(torch.sin(x.double() * math.pi), x.dtype),
-    "cospi": lambda x: cast(torch.cos(x.double() * math.pi), x.dtype),
-    "normcdf": torch.special.ndtr,
-    "normcdfinv": torch.special.ndtri,
-    "erfcx": torch.special.erfcx,
-    "erfcinv": lambda x: torch.erfinv(1 - x),
-    "cyl_bessel_i0": torch.special.i0,
-    "cyl_bessel_i1": torch.special.i1,
-    "j0": torch.special.bessel_j0,
-    "j1": torch.special.bessel_j1,
-    "y0": torch.special.bessel_y0,
-    "y1": torch.special.bessel_y1,
-    "rhypot": lambda x, y: 1 / torch.hypot(x, y),
     "fdim": lambda x, y: torch.where(x <= y, zeros_like(x), x - y),
     "fma": fused,
     "powi": torch.pow,
@@ -106,8 +81,6 @@ _NAMED: dict[str, Function] = {
     "int2double_rn": lambda x: x.double(),
     "ll2double_rn": lambda x: x.double(),
     "llabs": torch.abs,
-    "popc": _ones,
-    "popcll": _ones,
 }
 
 

@@ -34,6 +34,7 @@ from grader.kernel.machine.tensors import (
     Memory,
     OutOfBounds,
     Outside,
+    place_in,
 )
 from grader.kernel.machine.ttir import Operation, Type
 
@@ -58,7 +59,6 @@ class Accesses:
 
     @property
     def state(self) -> State:
-        """The launch's."""
         return self._translation.state
 
     def parts(self, env: Env) -> list[Part]:
@@ -121,7 +121,7 @@ class Accesses:
         )
         number = int(env[0][row if outside.shape[0] > 1 else 0])
         count, all_lanes = int(lost.sum()), int(lanes.sum())
-        text = f"; program {self.state.along_axes(number)}: "
+        text = f"; program {place_in(self.state.grid, number)}: "
         of_all = (
             f"{count:,} of {all_lanes:,} elements"
             if count < all_lanes

@@ -26,14 +26,14 @@ from grader.kernel.machine.steps import (
     Translation,
     check_grid,
 )
-from grader.kernel.machine.tensors import SHIFT, Memories
+from grader.kernel.machine.tensors import SHIFT, Memories, place_in
 from grader.kernel.machine.ttir import Block, Module, Operation, operations
 
 _IGNORED = {
     *("llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "nvvm.barrier0"),
 }
 _ENDS = {"scf.yield", "scf.condition", "tt.return", "cf.br", "cf.cond_br"}
-_ENDS |= {"tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"}
+_ENDS |= {"tt.reduce.return", "tt.scan.return"}
 _INTEGERS = ("arith.addi", "arith.subi", "arith.muli", "arith.shli")
 _PLACES = {"tt.get_program_id", "tt.get_num_programs"}
 _WAITING = ("tt.atomic_rmw", "tt.atomic_cas", "tt.load")
@@ -153,7 +153,7 @@ class Program(Translation):
         axis, (result,) = "xyz".index(op.words[0]), op.results
 
         def run(env: Env) -> None:
-            env[result] = cast(self.state.along_axes(env[0])[axis], torch.int32)
+            env[result] = cast(place_in(self.state.grid, env[0])[axis], torch.int32)
 
         return run
 
@@ -176,7 +176,7 @@ class Program(Translation):
                 self._printed += 1
                 if self._printed > _MOST_PRINTED:
                     return
-                words = [begin, f"{self.state.along_axes(program)}:", prefix]
+                words = [begin, f"{place_in(self.state.grid, program)}:", prefix]
                 for value, type in zip(op.operands, types, strict=True):
                     own = env[value][row if env[value].shape[0] > 1 else 0].expand(type.shape)
                     words.append(shown(own))
@@ -197,7 +197,6 @@ class Program(Translation):
         return run
 
     def fresh(self) -> Env:
-        """Return an environment with nothing in it but constants."""
         env = super().fresh()
         if self.distance:
             env[self.distance :] = [notes.NOTHING] * self.distance
@@ -206,7 +205,6 @@ class Program(Translation):
     # -- a launch -----------------------------------------------------------------------------
 
     def call(self, function: str, env: Env) -> list[Tensor]:
-        """Run a function on an environment that has its arguments; return what it returns."""
         return self._functions[function].run(env)
 
     def launch(

@@ -37,7 +37,6 @@ class BadGrid(ValueError):
 
 
 def check_grid(grid: tuple[int, int, int]) -> None:
-    """Raise `BadGrid` where no GPU takes a grid of this many programs."""
     for axis, (size, most) in enumerate(zip(grid, MAX_GRID, strict=True)):
         if not 0 <= size <= most:
             text = f"axis {axis} of the grid has {size} programs, a GPU takes 0 to {most}"
@@ -102,11 +101,6 @@ class State:
         if time.process_time() > self._end:
             raise Stopped(f"{self.limits.seconds:.3g} s of computing", place)
 
-    def along_axes(self, program: Any) -> tuple[Any, Any, Any]:
-        """Return the place in the grid of the program, or the programs, of a number."""
-        x, y, _ = self.grid
-        return program % x, program // x % y, program // (x * y)
-
 
 @dataclasses.dataclass(frozen=True)
 class Body:
@@ -117,7 +111,6 @@ class Body:
 
     @property
     def yields(self) -> tuple[int, ...]:
-        """The values that the last operation hands on."""
         return self.last.operands if self.last else ()
 
     def run(self, env: Env) -> list[Tensor]:
@@ -145,11 +138,9 @@ class Translation:
         self.sites: dict[Operation, Any] = {}  # of exact mode
 
     def body(self, block: Block) -> Body:
-        """Translate a block."""
         raise NotImplementedError
 
     def call(self, function: str, env: Env) -> list[Tensor]:
-        """Run a function on an environment that has its arguments; return what it returns."""
         raise NotImplementedError
 
     def fresh(self) -> Env:
@@ -181,5 +172,4 @@ def cut(env: Env, values: Iterable[int], programs: Any) -> Env:
 
 
 def cut_arrays(arrays: Sequence[Tensor], programs: Any) -> list[Tensor]:
-    """Return arrays of some of the programs."""
     return [array[programs] if array.shape[0] > 1 else array for array in arrays]

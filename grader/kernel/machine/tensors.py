@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,24 @@ from grader.kernel.machine.ttir import AtPlace, Place
 SHIFT = 50
 MIDDLE = 1 << 49
 WRAPS = "a 32-bit offset overflows"  # and so an access is outside
+
+
+def extent(size: Sequence[int], stride: Sequence[int]) -> int:
+    """Return how many elements there are from the first of a tensor to behind its last."""
+    if not math.prod(size):
+        return 0
+    return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """Return a tensor's elements from the first to the last, with what lies between them."""
+    return tensor.detach().as_strided((extent(tensor.shape, tensor.stride()),), (1,))
+
+
+def place_in(grid: tuple[int, int, int], numbers: Any) -> tuple[Any, Any, Any]:
+    """Return x, y and z of programs of a launch, by their numbers."""
+    x, y, _ = grid
+    return numbers % x, numbers // x % y, numbers // (x * y)
 
 
 class Outside(enum.StrEnum):
@@ -67,7 +86,6 @@ class Memory:
 
     @property
     def name(self) -> str:
-        """The names in words."""
         return " or ".join(dict.fromkeys(self.names))
 
     @property
@@ -140,18 +158,14 @@ class Memories:
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
         memory = self._known.get(key)
         if memory is None:
-            pairs = zip(tensor.shape, tensor.stride(), strict=True)
-            size = 1 + sum((n - 1) * step for n, step in pairs) if tensor.numel() else 0
-            flat = tensor.detach().as_strided((size,), (1,))
             address = self._addresses.get(key[0], key[0])
-            memory = Memory(len(self._all) + 1, tensor, flat, [], address)
+            memory = Memory(len(self._all) + 1, tensor, flat(tensor), [], address)
             self._all.append(memory)
             self._known[key] = memory
         memory.names.append(name)
         return memory.base
 
     def get(self, number: int) -> Memory | None:
-        """Return the tensor of a number, None where there is none."""
         return self._all[number - 1] if 1 <= number <= len(self._all) else None
 
     def addresses(self, pointers: Tensor, width: int) -> Tensor:

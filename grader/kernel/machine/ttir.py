@@ -71,12 +71,10 @@ class Type:
 
     @property
     def numel(self) -> int:
-        """How many elements a tile has."""
         return math.prod(self.shape)
 
     @property
     def bits(self) -> int:
-        """How many bits an element has."""
         return 64 if self.pointee else ELEMENT_BITS[self.element]
 
     @property
@@ -86,7 +84,6 @@ class Type:
 
     @property
     def is_float(self) -> bool:
-        """Whether elements are floating-point numbers."""
         return self.element[0] in "fb"
 
 
@@ -156,7 +153,6 @@ class Block:
 
     @property
     def last(self) -> Operation | None:
-        """What ends the block."""
         return self.operations[-1] if self.operations else None
 
 
@@ -173,21 +169,17 @@ class Module:
 
     @property
     def entry(self) -> str:
-        """The kernel's name."""
         return next(iter(self.functions))
 
     @property
     def operations(self) -> Iterator[Operation]:
-        """All operations, those inside others behind them."""
         return operations(block for blocks in self.functions.values() for block in blocks)
 
     def type(self, value: int) -> Type:
-        """Return the type of a value."""
         return self.types[value]
 
 
 def operations(blocks: Iterable[Block]) -> Iterator[Operation]:
-    """Yield all operations of blocks, and of those inside them."""
     for block in blocks:
         for op in block.operations:
             yield op

@@ -17,21 +17,24 @@ from typing import Any
 import torch
 
 from grader.kernel.machine import flow
-from grader.kernel.machine.arrays import Tensor
+from grader.kernel.machine.arrays import Tensor, filled
+from grader.kernel.machine.notes import LOOPS
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
-from grader.kernel.machine.steps import Env, Limits, Run, Stopped, Translation
+from grader.kernel.machine.steps import Body, Env, Limits, Run, Stopped, Translation
 from grader.kernel.machine.ttir import Block, Module, NotMeasured, Operation, Place, type_of
 
 _VISIT, _ACCESS = "visit", "access"
+_SMALL = type_of("i64")
 _LIMITS = Limits(steps=4_000_000, seconds=10.0, elements=1 << 24, value_bytes=1 << 33)
 _MOST_SEEN = 2  # rounds of an access that are looked at, of each program
 _MOST_SECONDS = 1.0
 _ALIGNED = 512
 _APART = 1 << 44  # bytes between the addresses of two tensors
-_COMBINING = ("tt.reduce", "tt.scan", "tt.map_elementwise")
-
-
+_COMBINING = ("tt.reduce", "tt.scan")
+_CONTROL = (*LOOPS, "scf.if")
+_KEPT = (*_CONTROL, "scf.yield", "scf.condition", "cf.br", "cf.cond_br", "tt.return")
+_ACCESSES = ("tt.load", "tt.store")
 _DATA = ("tt.load", *flow.STORES, "tt.dot", "tt.call")
 
 
@@ -92,7 +95,6 @@ class Seen:
 
     @property
     def kind(self) -> str:
-        """What it does: load or store."""
         return self.op.name.removeprefix("tt.")
 
 
@@ -108,11 +110,9 @@ def visited(text: str, grid: tuple[int, int, int], arguments: Sequence[tuple[str
             kernel runs.
         NotMeasured: the text cannot be read or executed.
     """
-    module = parse(text)
-    sliced, regions = _Slice(module).result
-    program = _Counting(sliced, len(regions), math.prod(grid))
+    program = _Control(parse(text), math.prod(grid))
     program.launch(grid, arguments, limits=_LIMITS, lenient=True)
-    return Visited(tuple(regions), program.counts)
+    return Visited(tuple(program.regions.values()), program.counts)
 
 
 def addressed(
@@ -128,53 +128,87 @@ def addressed(
     Raises:
         NotMeasured: as `visited`.
     """
-    sliced = _Slice(parse(text), addresses=True)
+    program = _Control(parse(text), math.prod(grid), addresses=True)
     tensors = [value for _, value in arguments if hasattr(value, "data_ptr")]
     addresses = {
         tensor.data_ptr(): (number + 1) * _APART
         + tensor.storage_offset() * tensor.element_size() % _ALIGNED
         for number, tensor in enumerate(tensors)
     }
-    program = _Watching(sliced.result[0], sliced.seen)
     limits = dataclasses.replace(_LIMITS, seconds=_MOST_SECONDS)
     with contextlib.suppress(_Enough, Stopped):
         program.launch(
             grid, arguments, addresses=addresses, limits=limits, only=programs, lenient=True
         )
-    return [seen for seen in sliced.seen if seen.rounds]
+    return [program.seen[op] for op in program.asked if program.seen[op].rounds]
 
 
 class _Enough(Exception):
     """All accesses were looked at often enough."""
 
 
-class _Watching(Program):
-    """A kernel of which only addresses are left."""
+class _Control(Program):
+    """A kernel of which only that is executed which loops and branches depend on.
 
-    def __init__(self, module: Module, seen: list[Seen]) -> None:
-        self._seen = seen
-        super().__init__(module, steps={_VISIT: lambda *_: lambda _: None, _ACCESS: self._access})
+    What else there is holds one number everywhere, which loops and branches hand on. Each region
+    counts its visits; with `addresses` those of loads and stores are computed, too.
+    """
 
-    def _access(self, op: Operation, translation: Translation) -> Run:
-        seen = self._seen[int(op.text)]
-        pointers, *mask = op.operands
+    def __init__(self, module: Module, programs: int, *, addresses: bool = False) -> None:
+        self.regions = _regions_of(module)
+        self.counts = torch.zeros((len(self.regions), programs), dtype=torch.int64)
+        self.seen: dict[Operation, Seen] = {}
+        self._nothing = filled(_SMALL, 0)
+        self._needed = set[int]()
+        self.asked: list[Operation] = []
+        self._leave_out_data(module, addresses)
+        super().__init__(module, steps={_VISIT: self._visit, _ACCESS: self._access})
 
-        def run(env: Env) -> None:
-            if len(seen.rounds) < _MOST_SEEN:
-                addresses = translation.state.memories.addresses(env[pointers], seen.width)
-                seen.rounds.append((addresses, env[mask[0]] if mask else None))
-            elif all(len(other.rounds) >= _MOST_SEEN for other in self._seen):
-                raise _Enough
+    def _leave_out_data(self, module: Module, addresses: bool) -> None:
+        """Find what control needs, and the accesses that are asked for; what is not, is small."""
+        operations = list(module.operations)
+        makers = {value: op for op in operations for value in op.results}
+        blocks = (block for those in module.functions.values() for block in those)
+        labels = {block.label: block.arguments for block in blocks}
+        made = flow.made_of(module, lambda op: not op.regions or op.name in _COMBINING)
+        handed = [pair for op in operations for pair in _handed(op, labels)]
+        for value, other in handed:
+            made.setdefault(value, []).append(other)
+        needed = flow.reached([value for op in operations for value in _decides(op)], made)
+        if any(value in makers and _is_data(makers[value], module) for value in needed):
+            raise DependsOnData("a loop or a branch depends on what the kernel computes")
+        for op in operations if addresses else ():
+            if op.name in _ACCESSES and module.type(op.operands[0]).shape:
+                own = flow.reached(list(_given(op)), made)
+                if not any(value in makers and makers[value].name in _DATA for value in own):
+                    self.asked.append(op)
+                    needed |= own
+        self._needed = needed
+        # A launch gives the kernel all arguments; what is needed may be handed on in vain.
+        kept = needed.union(module.functions[module.entry][0].arguments)
+        while more := {value for value, other in handed if other in kept} - kept:
+            kept |= more
+        module.types = [t if n in kept else _SMALL for n, t in enumerate(module.types)]
 
-        return run
+    def fresh(self) -> Env:
+        """Return an environment with one number for all that is not constant."""
+        return [self._nothing if array is None else array for array in super().fresh()]
 
-
-class _Counting(Program):
-    """A kernel of which only visits are left."""
-
-    def __init__(self, module: Module, regions: int, programs: int) -> None:
-        self.counts = torch.zeros((regions, programs), dtype=torch.int64)
-        super().__init__(module, steps={_VISIT: self._visit})
+    def body(self, block: Block) -> Body:
+        """Translate what is needed of a block; of a reduction's all of it."""
+        region = self.regions.get(block)
+        if region is None:
+            return super().body(block)
+        operations = [Operation(_VISIT, (), (), Place(), text=str(region.number))]
+        for op in block.operations:
+            if op.name in _KEPT or not self._needed.isdisjoint(op.results):
+                operations.append(op)
+            if op in self.asked:
+                pointer = self.module.type(op.operands[0])
+                self.seen[op] = Seen(op, region.number, pointer.shape, pointer.width, [])
+                number = str(self.asked.index(op))
+                operations.append(Operation(_ACCESS, (), _given(op), op.place, text=number))
+        return super().body(dataclasses.replace(block, operations=operations))
 
     def _visit(self, op: Operation, translation: Translation) -> Run:
         row = self.counts[int(op.text)]
@@ -184,137 +218,41 @@ class _Counting(Program):
 
         return run
 
+    def _access(self, op: Operation, translation: Translation) -> Run:
+        seen = self.seen[self.asked[int(op.text)]]
+        pointers, *mask = op.operands
 
-class _Slice:
-    """Makes a module of what control flow depends on, with a visit at the start of each region.
+        def run(env: Env) -> None:
+            if len(seen.rounds) < _MOST_SEEN:
+                addresses = translation.state.memories.addresses(env[pointers], seen.width)
+                seen.rounds.append((addresses, env[mask[0]] if mask else None))
+            elif all(len(other.rounds) >= _MOST_SEEN for other in self.seen.values()):
+                raise _Enough
 
-    With `addresses` there is an access in the place of each load and store as well.
-    """
+        return run
 
-    def __init__(self, module: Module, *, addresses: bool = False) -> None:
-        self.seen: list[Seen] = []
-        self._module = module
-        self._addresses = addresses
-        self._regions: list[Region] = []
-        blocks = (block for those in module.functions.values() for block in those)
-        self._arguments = {block.label: block.arguments for block in blocks}  # of what is jumped to
-        self._needed = self._what_control_needs()
-        functions = {
-            name: [self._block(block, None) for block in blocks]
-            for name, blocks in module.functions.items()
-        }
-        small = type_of("i64")
-        types = [t if n in self._needed else small for n, t in enumerate(module.types)]
-        for value in module.functions[module.entry][0].arguments:
-            types[value] = module.type(value)
-        self.result = Module(functions, types, module.names), self._regions
 
-    def _what_control_needs(self) -> set[int]:
-        made: dict[int, list[int]] = {}
-        wanted: list[int] = []
-        makers: dict[int, Operation] = {}
-        for op in self._module.operations:
-            makers.update(dict.fromkeys(op.results, op))
-            if not op.regions or op.name in _COMBINING:
-                for result in op.results:
-                    made.setdefault(result, []).extend(op.operands)
-            for value, other in _handed(op, self._arguments):
-                made.setdefault(value, []).append(other)
-            wanted += _decides(op)
-        needed = flow.reached(wanted, made)
-        for value in needed:
-            op = makers.get(value)
-            if op is not None and self._is_data(op):
-                raise DependsOnData("a loop or a branch depends on what the kernel computes")
-        self._asked = set()
-        for op in self._module.operations if self._addresses else ():
-            if op.name in ("tt.load", "tt.store") and self._module.type(op.operands[0]).shape:
-                own = flow.reached(list(_given(op)), made)
-                if not any(value in makers and makers[value].name in _DATA for value in own):
-                    self._asked.add(op)
-                    needed |= own
-        return needed
+def _regions_of(module: Module) -> dict[Block, Region]:
+    """Return the region that each block begins, but for those inside of reductions."""
+    found: dict[Block, Region] = {}
 
-    def _is_data(self, op: Operation) -> bool:
-        loads = op.name == "tt.load" and self._module.type(op.results[0]).is_float
-        return loads or op.name in (*flow.STORES, "tt.dot", "tt.call")
-
-    def _block(self, block: Block, parent: Region | None, *, loop: bool = False) -> Block:
-        region = Region(len(self._regions), parent, loop)
-        self._regions.append(region)
-        visit = Operation(_VISIT, (), (), Place(), text=str(region.number))
-        found = [visit]
+    def add(block: Block, parent: Region | None, *, loop: bool = False) -> None:
+        region = found[block] = Region(len(found), parent, loop)
         for op in block.operations:
-            _note(op, region, self._module)
-            found += self._operation(op, region)
-        # A launch gives the kernel all of its arguments.
-        is_entry = block is self._module.functions[self._module.entry][0]
-        given = (v for v in block.arguments if is_entry or v in self._needed)
-        return Block(block.label, list(given), found)
+            _note(op, region, module)
+            for inner in op.regions if op.name in _CONTROL else ():
+                add(inner[0], region, loop=op.name in LOOPS)
 
-    def _operation(self, op: Operation, region: Region) -> Iterator[Operation]:
-        if op.name == "scf.for":
-            (body,) = op.regions[0]
-            carried = [value in self._needed for value in body.arguments[1:]]
-            index = body.arguments[0]
-            inner = self._block(body, region, loop=True)
-            inner.arguments = [index, *_where(carried, body.arguments[1:])]
-            _end(inner, body, carried)
-            operands = (*op.operands[:3], *_where(carried, op.operands[3:]))
-            results = tuple(_where(carried, op.results))
-            yield dataclasses.replace(
-                op, operands=operands, results=results, regions=([inner],), attributes={}
-            )
-        elif op.name == "scf.if":
-            given = [value in self._needed for value in op.results]
-            sides = []
-            for (side,) in op.regions:
-                inner = self._block(side, region)
-                _end(inner, side, given)
-                sides.append([inner])
-            results = tuple(_where(given, op.results))
-            yield dataclasses.replace(op, results=results, regions=tuple(sides))
-        elif op.name == "scf.while":
-            (before,), (body,) = op.regions
-            first = [value in self._needed for value in before.arguments]
-            second = [value in self._needed for value in body.arguments]
-            asked = self._block(before, region, loop=True)
-            asked.arguments = _where(first, before.arguments)
-            _end(asked, before, [True, *second])
-            inner = self._block(body, region, loop=True)
-            inner.arguments = _where(second, body.arguments)
-            _end(inner, body, first)
-            operands = tuple(_where(first, op.operands))
-            results = tuple(_where(second, op.results))
-            yield dataclasses.replace(
-                op, operands=operands, results=results, regions=([asked], [inner])
-            )
-        elif op.name in ("cf.br", "cf.cond_br"):
-            targets = []
-            for label, handed in op.targets:
-                needed = [value in self._needed for value in self._arguments[label]]
-                targets.append((label, tuple(_where(needed, handed))))
-            yield dataclasses.replace(op, targets=tuple(targets))
-        elif op.name == "tt.return":
-            yield dataclasses.replace(op, operands=())
-        elif op.name in ("scf.yield", "scf.condition") or not self._needed.isdisjoint(op.results):
-            yield op
-        if op in self._asked:
-            yield Operation(_ACCESS, (), _given(op), op.place, text=str(len(self.seen)))
-            pointer = self._module.type(op.operands[0])
-            self.seen.append(Seen(op, region.number, pointer.shape, pointer.width, []))
+    for blocks in module.functions.values():
+        for block in blocks:
+            add(block, None)
+    return found
 
 
-def _where(kept: Sequence[bool], values: Sequence[int]) -> list[int]:
-    return [value for value, keep in zip(values, kept, strict=True) if keep]
-
-
-def _end(sliced: Block, block: Block, kept: Sequence[bool]) -> None:
-    """Let a block hand on what is left; one that hands nothing on may have no end."""
-    last = block.last
-    if last is not None and last.name in ("scf.yield", "scf.condition"):
-        operands = tuple(_where(kept, last.operands))
-        sliced.operations[-1] = dataclasses.replace(last, operands=operands)
+def _is_data(op: Operation, module: Module) -> bool:
+    if op.name == "tt.load":
+        return module.type(op.results[0]).is_float
+    return op.name in _DATA
 
 
 def _given(op: Operation) -> tuple[int, ...]:

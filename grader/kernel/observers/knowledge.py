@@ -142,7 +142,6 @@ class Tile:
 
     @property
     def turned(self) -> Tile:
-        """The tile with its axes exchanged."""
         note = self.note if self.note is NOTHING else self.note.moved(self.note.axes[::-1], _turn)
         return Tile(note, self.axes[::-1], _turn(self.numbers))
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from grader.kernel import readings
+from grader.kernel.machine.tensors import extent
 from grader.kernel.observers.trace import STATISTIC
 
 QUERY_SIDE = ("q", "dout", "out", "dq", STATISTIC)
@@ -39,22 +40,18 @@ class Operand:
 
     @property
     def start(self) -> int:
-        """Address of the first element."""
         return self.tensor.data_ptr()
 
     @property
     def end(self) -> int:
-        """Address behind the last element."""
-        return self.start + extent(self.tensor) * self.tensor.element_size()
+        return self.start + extent(self.size, self.tensor.stride()) * self.tensor.element_size()
 
     @property
     def size(self) -> tuple[int, ...]:
-        """Sizes of the four dimensions."""
         return tuple(self.tensor.shape)
 
     @property
     def num_rows(self) -> int:
-        """Rows over all batches and heads."""
         return self.size[0] * self.size[1] * self.size[2]
 
     def holds(self, addresses: np.ndarray) -> np.ndarray:
@@ -82,23 +79,14 @@ class Operand:
         return rows, index[3]
 
 
-def extent(tensor: Any) -> int:
-    """Return how many elements there are from a tensor's first to its last, these included."""
-    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-
-
 def find_operand(tensor: Any, inputs: list[Operand]) -> Operand | None:
     """Return which input `tensor` is, or holds a copy of; None where it is neither."""
     start = tensor.data_ptr()
     for operand in inputs:
-        if operand.start == start or _lies_in(start, operand):
+        # Slices of one packed tensor lie in each other.
+        if operand.start == start or bool(operand.locate(np.array([start]))[0][0] >= 0):
             return None if 0 in operand.tensor.stride()[2:] else operand
     return _copy_of(tensor, inputs)
-
-
-def _lies_in(start: int, operand: Operand) -> bool:
-    """Whether an address is that of an element: slices of one packed tensor lie in each other."""
-    return bool(operand.locate(np.array([start]))[0][0] >= 0)
 
 
 def _copy_of(tensor: Any, inputs: list[Operand]) -> Operand | None:

@@ -10,7 +10,7 @@ import numpy as np
 from grader.kernel.machine import events
 from grader.kernel.observers.knowledge import Rows, Tile
 from grader.kernel.observers.record import Record
-from grader.kernel.observers.trace import OPERANDS, SEVERAL_LINES, SOURCE_LINES, Counter
+from grader.kernel.observers.trace import OF_PAIRS, OPERANDS, SEVERAL_LINES, SOURCE_LINES, Counter
 
 
 class Pairs:
@@ -110,10 +110,7 @@ class Pairs:
     ) -> None:
         """Note pairs that are taken or masked, each of them once."""
         arrays = self._record.arrays
-        tables = {
-            name: arrays[name][product].reshape(-1)
-            for name in ("takes", "twice", "met", "masks", "masked_at", "taken_at", "again_at")
-        }
+        tables = {name: arrays[name][product].reshape(-1) for name in OF_PAIRS}
         tables["met"][places] = 1
         loop = self._number(self._record.where.loop)
         if (product, column) not in self._taken:

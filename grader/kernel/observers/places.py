@@ -12,10 +12,10 @@ import torch
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor, ends, ones, whole
 from grader.kernel.machine.notes import NOTHING
-from grader.kernel.machine.tensors import SHIFT, Memory
+from grader.kernel.machine.tensors import SHIFT, Memory, flat
 from grader.kernel.machine.ttir import Type
 from grader.kernel.observers.knowledge import Note, Rows
-from grader.kernel.observers.operands import Operand, extent, find_operand
+from grader.kernel.observers.operands import Operand, find_operand
 from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.trace import MADE, STATISTIC
 
@@ -52,8 +52,8 @@ class Places:
         """Know the tensors of a launch; of several that start together the longest."""
         self._memories = memories
         for memory in memories:
-            start, earlier = memory.flat.data_ptr(), self.tensors.get(memory.flat.data_ptr())
-            if earlier is None or extent(earlier) < extent(memory.tensor):
+            start = memory.flat.data_ptr()
+            if start not in self.tensors or len(flat(self.tensors[start])) < len(memory.flat):
                 self.tensors[start] = memory.tensor
 
     def operand(self, start: int) -> Operand | None:

@@ -48,7 +48,6 @@ class Products:
         self._lost: dict[tuple[Operation, int], np.ndarray] = {}
 
     def launched(self, event: events.Launched) -> None:
-        """Begin with a launch."""
         self._lost.clear()
 
     def multiplied(self, event: events.Computed) -> Any:
@@ -160,7 +159,6 @@ class Products:
         self._dots[key] = self._dots.get(key, 0) + number
 
     def write(self) -> None:
-        """Write the table of dots."""
         table = self._record.arrays["dots"]
         for row, (key, count) in zip(table, self._dots.items(), strict=False):
             row[:] = *key[:6], count, *key[6:]

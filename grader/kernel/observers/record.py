@@ -41,7 +41,6 @@ class Where:
         self._known.clear()
 
     def at(self, op: Operation) -> None:
-        """Be at an operation from now on."""
         if op not in self._known:
             self._known[op] = self.line_of(op), self._loop(op)
         self.line, self.loop = self._known[op]
@@ -125,14 +124,7 @@ class Record:
         self.counters[Counter.IDLE_LOOP_LINE] = idle.pop() if len(idle) == 1 else 0
 
     def note_line(self, counter: Counter) -> None:
-        """Write the line that is running."""
         self.counters[counter] = self.where.line
-
-
-def place_in(grid: tuple[int, int, int], numbers: Any) -> tuple[Any, Any, Any]:
-    """Return x, y and z of programs of a launch, by their numbers."""
-    x, y, _ = grid
-    return numbers % x, numbers // x % y, numbers // (x * y)
 
 
 def _lines(node: Any) -> range:

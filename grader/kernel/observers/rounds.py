@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,9 @@ MOST_ROWS = 512  # along a side of a tile
 LOADS = 8  # in a round
 VECTORS, MATRICES = 14, 6  # variables that are kept: one number per query, and one row per query
 VARIABLES = VECTORS + MATRICES
-_NAME_BYTES = 64
-_TAKEN_BYTES = 16 * 2**20
-_VALUES = 24 * 2**20  # numbers of all rounds, 4 bytes each
+
+
+Held = tuple[np.ndarray, bool]  # what a variable holds, and whether products with V are in it
 
 
 def _numbers(*names: str) -> np.dtype:
@@ -41,7 +41,7 @@ _HEAD = _numbers("rounds", "more", "tile_q", "x", "y", "z", "others")
 _ROUND_LINES = ("line", "loop", "mask_line", "product_line", "stored", "stored_too")
 _ROUND = _numbers(*_ROUND_LINES, "ended", "products", "apart", "masked", "mixed", "segment")
 # Of a variable: 1 if it is there when its loop begins; 1 if made of products of weights with V.
-_TEXT = f"S{_NAME_BYTES}"
+_TEXT = "S64"
 _VARIABLE = np.dtype([("name", _TEXT), ("carried", np.int64), ("of_products", np.int64)])
 # Columns of the table of loads: of which input, in the order of `OPERANDS`, from 1; its rows over
 # batch and heads and its columns, the first and the last, and how many rows; elements that were
@@ -72,7 +72,6 @@ class RoundsShape(Block):
     def of(
         cls, case: Case, lines: int, *, row: int = 0, program: tuple[int, int, int] | None = None
     ) -> RoundsShape:
-        """Return the sizes of a case."""
         rows = case.batch * case.num_q_heads * case.seqlen_q
         keys = case.batch * case.num_kv_heads * case.seqlen_k
         return cls(rows, keys, case.head_dim, lines, row, program)
@@ -87,34 +86,11 @@ class RoundsShape(Block):
             "keys": (np.int64, (MOST_ROUNDS, MOST_ROWS)),
             "loads": (np.int64, (MOST_ROUNDS, LOADS, len(LOAD))),
             "present": (np.uint8, (MOST_ROUNDS, VARIABLES)),
-            "taken": (np.uint8, (_TAKEN_BYTES,)),
-            "values": (np.float32, (_VALUES,)),
+            # Of these a program writes a part, and what nobody writes takes no memory.
+            "taken": (np.uint8, (MOST_ROUNDS, MOST_ROWS, MOST_ROWS)),
+            "vectors": (np.float32, (MOST_ROUNDS, VECTORS, MOST_ROWS)),
+            "matrices": (np.float32, (MOST_ROUNDS, MATRICES, MOST_ROWS, self.head_dim)),
         }
-
-    def places(self, arrays: dict[str, np.ndarray], tile_q: int) -> Places | None:
-        """Return where rounds of this many queries lie; None where they are too many."""
-        if not 0 < tile_q <= MOST_ROWS:
-            return None
-        vectors = VECTORS * tile_q
-        each = vectors + MATRICES * tile_q * self.head_dim
-        most = min(MOST_ROUNDS, _VALUES // each, _TAKEN_BYTES // (tile_q * MOST_ROWS))
-        values = arrays["values"][: most * each].reshape(most, each)
-        return Places(
-            most=most,
-            vectors=values[:, :vectors].reshape(most, VECTORS, tile_q),
-            matrices=values[:, vectors:].reshape(most, MATRICES, tile_q, self.head_dim),
-            taken=arrays["taken"][: most * tile_q * MOST_ROWS].reshape(most, tile_q, MOST_ROWS),
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Places:
-    """Views of the block, by round, for `most` rounds."""
-
-    most: int
-    vectors: np.ndarray
-    matrices: np.ndarray
-    taken: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,33 +141,30 @@ class Rounds:
         arrays = shape.arrays(memory)
         (numbers,) = _counts(arrays["head"]).tolist()
         head = dict(zip(_HEAD.names, numbers, strict=True))
-        places = shape.places(arrays, head["tile_q"])
-        if places is None or not head["rounds"]:
+        rows, count = head["tile_q"], min(head["rounds"], MOST_ROUNDS)
+        if not count or not 0 < rows <= MOST_ROWS:
             return None
-        count = min(head["rounds"], places.most)
-        queries, keys = arrays["queries"][: head["tile_q"]].copy(), arrays["keys"][:count].copy()
+        queries, keys = arrays["queries"][:rows].copy(), arrays["keys"][:count].copy()
         queries[(queries < 0) | (queries >= shape.rows)] = -1
         keys[(keys < 0) | (keys >= shape.keys)] = -1
-        used = (keys >= 0).any(axis=0) | places.taken[:count].any(axis=(0, 1))
+        taken = arrays["taken"][:count, :rows] > 0
+        used = (keys >= 0).any(axis=0) | taken.any(axis=(0, 1))
         width = int(used.nonzero()[0].max(initial=0)) + 1
         table = _counts(arrays["rounds"][:count])
         for names, most in ((_ROUND_LINES, shape.lines), (("segment",), count - 1)):
             for name in names:
                 table[name][table[name] > most] = 0
         present = arrays["present"][:count] > 0
+        values = [*arrays["vectors"].swapaxes(0, 1), *arrays["matrices"].swapaxes(0, 1)]
         variables = [
-            (_text(name), bool(carried), bool(of_products))
-            for name, carried, of_products in arrays["variables"].tolist()
-        ]
-        stored = [(places.vectors, 0), (places.matrices, VECTORS)]
-        vectors, matrices = (
-            tuple(
-                Variable(*variables[first + i], values[:count, i].copy(), present[:, first + i])
-                for i in range(values.shape[1])
-                if present[:, first + i].any() and variables[first + i][0]
+            Variable(
+                _text(name), bool(carried), bool(of_products), held[:count, :rows].copy(), there
             )
-            for values, first in stored
-        )
+            for (name, carried, of_products), held, there in zip(
+                arrays["variables"].tolist(), values, present.T, strict=True
+            )
+            if there.any() and name
+        ]
         return cls(
             kernel=_text(arrays["kernel"].tolist()[0]),
             program=(head["x"], head["y"], head["z"]),
@@ -199,13 +172,13 @@ class Rounds:
             more=head["more"],
             queries=queries,
             keys=keys[:, :width],
-            taken=places.taken[:count, :, :width] > 0,
+            taken=taken[:, :, :width],
             table=table,
             loads=tuple(
-                _loads(rows, shape) for rows in arrays["loads"][:count].clip(0, 2**31).tolist()
+                _loads(loads, shape) for loads in arrays["loads"][:count].clip(0, 2**31).tolist()
             ),
-            vectors=vectors,
-            matrices=matrices,
+            vectors=tuple(v for v in variables if v.values.ndim == 2),
+            matrices=tuple(v for v in variables if v.values.ndim == 3),
         )
 
 
@@ -227,13 +200,6 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-class Held(NamedTuple):
-    """What a variable holds for the queries, and whether products with V are in it."""
-
-    values: np.ndarray
-    of_products: bool = False
-
-
 class RoundsWriter:
     """Writes a pass over keys: `begin` it, `meet` a tile of keys, `take` pairs, `end` the round.
 
@@ -242,12 +208,10 @@ class RoundsWriter:
 
     def __init__(self, shape: RoundsShape, memory: np.ndarray) -> None:
         self.head_dim = shape.head_dim
-        self._shape = shape
         self._arrays = shape.arrays(memory)
         self.head = self._arrays["head"][0]
-        self._places: Places | None = None
         self._round = -1
-        self._rows = 0
+        self._rows = 0  # of the pass; none where it has more than there is room for
         self._slots: dict[tuple[str, bool], int] = {}  # of variables, by name and whether a vector
 
     @property
@@ -257,13 +221,12 @@ class RoundsWriter:
 
     def begin(self, queries: np.ndarray, kernel: str = "", ids: Iterable[int] = (0, 0, 0)) -> None:
         """Begin with a pass of these rows of q."""
-        if self._places is not None:  # of an earlier pass
+        if self._rows:  # of an earlier pass
             for name in ("head", "queries", "rounds", "loads", "present"):
                 self._arrays[name][:] = 0
-            self._places.taken[: self._round + 1] = 0
-        self._round, self._rows = -1, queries.size
-        self._places = self._shape.places(self._arrays, queries.size)
-        if self._places is not None:
+            self._arrays["taken"][: self._round + 1, : self._rows] = 0
+        self._round, self._rows = -1, queries.size if queries.size <= MOST_ROWS else 0
+        if self._rows:
             self._arrays["queries"][: queries.size] = queries
             self._arrays["kernel"][0] = kernel.encode("utf-8", "replace")
             self.head["x"], self.head["y"], self.head["z"] = ids
@@ -271,7 +234,7 @@ class RoundsWriter:
 
     def meet(self, keys: np.ndarray, line: int) -> bool:
         """Begin a round with these rows of k; return whether there is room for it."""
-        if self._places is None or keys.size > MOST_ROWS or self._round + 1 >= self._places.most:
+        if not self._rows or keys.size > MOST_ROWS or self._round + 1 >= MOST_ROUNDS:
             self.head["more"] += 1
             return False
         self._round += 1
@@ -284,22 +247,22 @@ class RoundsWriter:
     def load(self, load: Mapping[str, int]) -> None:
         """Write a load of the round, where there is room for it."""
         loads = self._arrays["loads"][self._round]
-        if self._places is not None and self._round >= 0 and not loads[-1, 0]:
+        if self._round >= 0 and not loads[-1, 0]:
             loads[np.count_nonzero(loads[:, 0])] = [load[name] for name in LOAD]
 
     def take(
         self, taken: np.ndarray, line: int, mask_line: int = 0, *, masked: bool = False
     ) -> None:
         """Note which pairs of the round have a weight in a product with V."""
-        if self._places is not None:
-            self._places.taken[self._round, :, : taken.shape[1]] |= taken
+        if self._round >= 0:
+            self._arrays["taken"][self._round, : self._rows, : taken.shape[1]] |= taken
             self.row["products"] += 1
             self.row["product_line"], self.row["mask_line"] = line, mask_line
             self.row["masked"] = masked
 
     def end(self, held: Mapping[str, Held], carried: Iterable[str], *, seen: bool) -> None:
         """Write what variables hold at the end of the round, or later where it was not `seen`."""
-        if self._places is None or self._round < 0:
+        if self._round < 0:
             return
         self.row["ended"] = seen
         carried = set(carried)
@@ -308,10 +271,11 @@ class RoundsWriter:
             if slot is None:
                 continue
             if slot < VECTORS:
-                self._places.vectors[self._round, slot] = values.reshape(-1)
+                self._arrays["vectors"][self._round, slot, : self._rows] = values.reshape(-1)
             else:
                 turned = values.shape != (self._rows, self.head_dim)
-                self._places.matrices[self._round, slot - VECTORS] = values.T if turned else values
+                place = self._round, slot - VECTORS, slice(self._rows)
+                self._arrays["matrices"][place] = values.T if turned else values
             self._arrays["present"][self._round, slot] = 1
             described = self._arrays["variables"][slot]
             described["of_products"] |= of_products

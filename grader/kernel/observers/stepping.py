@@ -14,12 +14,13 @@ import torch
 
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor
+from grader.kernel.machine.tensors import place_in
 from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers.knowledge import Rows, Tile
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.places import Touched
-from grader.kernel.observers.record import as_numpy, place_in
-from grader.kernel.observers.rounds import LOAD, LOADS, Held, RoundsShape, RoundsWriter
+from grader.kernel.observers.record import as_numpy
+from grader.kernel.observers.rounds import LOAD, LOADS, RoundsShape, RoundsWriter
 from grader.kernel.observers.trace import OPERANDS, PRODUCTS
 
 _OUT = PRODUCTS.index("out")
@@ -226,7 +227,7 @@ class Steps:
         for name, (values, note) in self._values.items():
             if not getattr(note, "loaded", False) and not getattr(note, "is_of_pairs", False):
                 product = getattr(note, "product", None) or (None,)
-                held[name] = Held(values, product[0] == _OUT)
+                held[name] = values, product[0] == _OUT
         self._write.end(held, self._carried, seen=seen)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from grader.kernel.observers.operands import Operand, extent
-from grader.kernel.observers.record import Record, place_in
+from grader.kernel.machine.tensors import flat, place_in
+from grader.kernel.observers.operands import Operand
+from grader.kernel.observers.record import Record
 from grader.kernel.observers.trace import GRADIENTS, Counter
 
 
@@ -48,7 +49,6 @@ class Stores:
         self._read: set[int] = set()  # what this launch has read from
 
     def launched(self) -> None:
-        """Begin with a launch."""
         self._read.clear()
 
     def loaded(self, start: int) -> None:
@@ -66,7 +66,7 @@ class Stores:
         Returns:
             Where another program of the launch had stored other numbers.
         """
-        found, record, size = self._elements.get(start), self._record, extent(tensor)
+        found, record, size = self._elements.get(start), self._record, len(flat(tensor))
         if found is None or len(found.writer) != size:
             found = _Elements(np.zeros(size, np.int64), np.zeros(size, bits.dtype))
             self._elements[start] = found

@@ -10,8 +10,9 @@ import torch
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import whole
 from grader.kernel.machine.notes import NOTHING, together
+from grader.kernel.machine.tensors import flat
 from grader.kernel.observers import trace
-from grader.kernel.observers.operands import Operand, extent
+from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
 from grader.kernel.observers.places import Places, Touched, rows_of
@@ -39,7 +40,6 @@ class Touching:
         self._made: set[int] = set()  # where those tensors start that kernels have stored to
 
     def launched(self, event: events.Launched) -> None:
-        """Begin with a launch."""
         self._places.launched(event.memories)
         self._stores.launched()
         self._accesses.launched()
@@ -118,7 +118,7 @@ class Touching:
             return
         size = tensor.element_size()
         ids = (touched.addresses - start) // size
-        active = touched.active & (ids >= 0) & (ids < extent(tensor))
+        active = touched.active & (ids >= 0) & (ids < len(flat(tensor)))
         programs = touched.programs.repeat(active.reshape(len(active), -1).sum(1))
         over = np.zeros(len(programs), bool)
         if value.dtype.itemsize == size and tensor.is_floating_point():
@@ -202,7 +202,6 @@ class Accesses:
         last[programs] = first
 
     def write(self) -> None:
-        """Write the table."""
         table = self._record.arrays["accesses"]
         for row, (key, noted) in zip(table, self._accesses.items(), strict=False):
             row[:] = [*key, *(noted[name] for name in trace.ACCESS[3:])]
@@ -238,7 +237,7 @@ class Reads:
         if lanes.size and tensor is not None and (floating or not made):
             start = tensor.data_ptr()
             offsets = (lanes - start) // tensor.element_size()
-            self._see((start, made), extent(tensor), offsets)
+            self._see((start, made), len(flat(tensor)), offsets)
 
     def note_inputs(self, touched: Touched) -> np.ndarray:
         """Note reads of inputs, or between the rows of one; return which lanes read elsewhere.

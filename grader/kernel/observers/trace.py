@@ -66,11 +66,6 @@ class Counter(enum.IntEnum):
     IDLE_STORE_LINE = 31  # a store whose mask lets nothing pass, in any program
     IDLE_LOOP_LINE = 32  # the only loop that had no round in any program of the call
 
-    @property
-    def is_line(self) -> bool:
-        """Whether it holds a line of the submission and no count."""
-        return self.name.endswith("_LINE")
-
 
 # Columns of the tables.
 DOT = ("line", "kernel", "product", "m", "n", "k", "count", "tile_q", "tile_k", "loop")
@@ -96,6 +91,8 @@ OUTPUTS = ("out", "lse", "dq", "dk", "dv", SCRATCH)
 GRADIENTS = ("dq", "dk", "dv", "dsink_logits")
 STATISTIC = "statistic"  # one number for each row of queries, which the call made: lse, delta
 MADE = (STATISTIC, "out")  # by the call itself
+# Of each product, with a number for each pair: see `Trace`.
+OF_PAIRS = ("takes", "twice", "met", "unsure", "masks", "masked_at", "taken_at", "again_at")
 TAGGED = ("q", "k", "v", "dout", STATISTIC, "out")  # what rows of a tile are told by
 SCORES = len(PRODUCTS)  # products of a query and a key: scores, and dout with v
 OTHER = SCORES + 1
@@ -110,7 +107,6 @@ class Block:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the block."""
         return sum(_bytes(dtype, size) for dtype, size in self._fields().values())
 
     def arrays(self, memory: np.ndarray) -> dict[str, np.ndarray]:
@@ -191,15 +187,8 @@ class TraceShape(Block):
             "columns": (np.int64, (2, len(COLUMNS))),
             "stores": (np.uint8, (self.queries,)),
             "visits": (np.uint8, (KERNELS, *pairs)),
-            "takes": (np.uint8, (len(PRODUCTS), *pairs)),
-            "twice": (np.uint8, (len(PRODUCTS), *pairs)),
-            "met": (np.uint8, (len(PRODUCTS), *pairs)),
-            "unsure": (np.uint8, (len(PRODUCTS), *pairs)),
-            "masks": (np.uint8, (len(PRODUCTS), *pairs)),
+            **dict.fromkeys(OF_PAIRS, (np.uint8, (len(PRODUCTS), *pairs))),
             "lines": (np.int64, (SOURCE_LINES,)),
-            "masked_at": (np.uint8, (len(PRODUCTS), *pairs)),
-            "taken_at": (np.uint8, (len(PRODUCTS), *pairs)),
-            "again_at": (np.uint8, (len(PRODUCTS), *pairs)),
             "apart": (np.int64, (len(APART),)),
             "misplaced": (np.int64, (len(OUTPUTS), len(MISPLACED))),
             "stored_products": (np.int64, (len(PRODUCTS), 2)),
@@ -258,7 +247,7 @@ class Trace:
         kinds = len(TAGGED) - 1
         of_lines = ("lines", "mask_lines", "raised_lines", "discarded", "doubled", "bare")
         limits: dict[str, Any] = dict.fromkeys(of_lines, lines) | {
-            "counters": [lines if c.is_line else _MOST for c in Counter],
+            "counters": [lines if c.name.endswith("_LINE") else _MOST for c in Counter],
             "apart": [lines, kinds, kinds, rows, rows, planes, 1],
             "misplaced": [lines, rows, rows],
             "columns": [lines, _MOST, _MOST],
@@ -272,5 +261,4 @@ class Trace:
         return cls(shape, arrays)
 
     def count(self, counter: Counter) -> int:
-        """Return one of the counters."""
         return int(self.arrays["counters"][counter])

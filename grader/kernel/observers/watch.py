@@ -12,9 +12,8 @@ import torch
 from grader.kernel.lines import running_line
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor, cast, full, zeros, zeros_like
-from grader.kernel.machine.tensors import Memory
+from grader.kernel.machine.tensors import Memory, place_in
 from grader.kernel.machine.ttir import Place
-from grader.kernel.observers.record import place_in
 
 _ROUNDING = {"tf32": "TF32", "bf16x3": "bf16x3"}
 # Of the largest of the numbers: what is rounded to bf16 in another order of sums differs by 2**-7

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grader.base.text import clean
-from grader.source.intake import receipt, released, requests
+from grader.source.intake import receipt, requests
 from grader.source.intake.entries import ADVICE, IGNORED, ArchiveError, Entry, Kind, shown
 from grader.source.submission import MAX_SOURCE_BYTES
 from grader.spec.problem import GIVEN, load_problem, problem_ids
@@ -17,6 +19,9 @@ from grader.spec.problem import GIVEN, load_problem, problem_ids
 _FOLDER = re.compile(r"[pP]\d{1,2}")
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 _MOST_NAMED = 4
+_LEDGER = ".release.json"
+_OF_PROBLEM = ("README.md", "HINTS.md", "ANSWERS.md", "problem.toml", "Makefile", "test_{}.py")
+_OF_ALL = ("one.mk",)
 # Canvas delivers name_12345_67890_file-1.py (name, ids, attempt); browsers make "file (1).py".
 _RENAMED = r"(?:[^/]*_\d+_\d+_)?{stem}(?:-\d+| ?\(\d+\))?\.py"
 
@@ -102,7 +107,7 @@ def choose(entries: Iterable[Entry], what: str) -> Contents:
     def read(parts: _Parts) -> bytes | None:
         return _bytes(usable.get(parts, []))
 
-    handed_out = released.names(read((*root[:-1], released.LEDGER)), root, read)
+    handed_out = _handed_out(read((*root[:-1], _LEDGER)), root, read)
     others = [parts for parts in usable if parts not in matches and parts not in handed_out]
     _note_others(others, usable, notes)
     return Contents(dict(sorted(files.items())), notes.sentences(), version, asked)
@@ -219,6 +224,31 @@ def _compare_receipt(entries: Sequence[Entry], files: Mapping[str, bytes], notes
     else:
         return clean(found.version, 40)
     return ""
+
+
+def _handed_out(
+    ledger: bytes | None, root: Sequence[str], read: Callable[[tuple[str, ...]], bytes | None]
+) -> set[tuple[str, ...]]:
+    """Return the names of files that the course handed out: nobody needs a note on those.
+
+    The release's own list says so where it was handed in too; a problem's folder holds the same
+    files in any case. A module of `given` that was changed is noted all the same: the judge has its
+    own copy. `root` holds the folders pNN; `read` returns the bytes of a file of the submission.
+    """
+    root = tuple(root)
+    found = {(*root, id, name.format(id)) for id in problem_ids() for name in _OF_PROBLEM}
+    found |= {(*root, name) for name in _OF_ALL}
+    try:
+        listed = json.loads(ledger or b"{}")
+        hashes = dict(listed.get("files", {}))
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        hashes = {}
+    for path, sha256 in (hashes | ({_LEDGER: ""} if ledger else {})).items():
+        parts = (*root[:-1], *str(path).split("/"))
+        data = read(parts) if GIVEN.name in parts[:-1] else None
+        if data is None or hashlib.sha256(data).hexdigest() == sha256:
+            found.add(parts)
+    return found
 
 
 def _note_others(
