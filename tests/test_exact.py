@@ -21,7 +21,7 @@ from grader.spec.grade_record import Verdict
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem, problem_ids
 from tests import forked
-from tests.harness import cases_of, model_answer, run_of
+from tests.harness import cases_of, edited, model_answer, run_of
 from tests.on_machine import machine_in_process
 
 _quick = forked.quick
@@ -249,10 +249,7 @@ def test_a_formula_that_is_wrong_without_any_rounding_is_no_rounding(name):
 
 def _judged(problem_id, check_id, number, edits):
     """The source of a wrong answer, and what is said and named of one case."""
-    source, problem = model_answer(problem_id), load_problem(problem_id)
-    for old, new in edits:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
+    source, problem = edited(model_answer(problem_id), *edits), load_problem(problem_id)
     run = run_of(source, problem)
     try:
         check, index, case = cases_of(problem, [check_id])[number]

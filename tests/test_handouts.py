@@ -17,7 +17,7 @@ from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from grader.spec.problem_tables import WORK
 from tests import steps
 from tests.forked import forked_workers
-from tests.harness import judge, model_answer
+from tests.harness import edited, judge, model_answer
 from tests.mutants import p06
 from tests.on_machine import machine_in_process
 from tests.shares import drawn
@@ -178,10 +178,9 @@ def test_a_step_for_work_can_cost_correctness(problem_id, check, old, new):
     last = sections(problem)["Steps"].rpartition("### Step ")[2]
     assert "Turns green: `work`" in last
     assert "costs correctness." in " ".join(last.split())
-    answer = model_answer(problem_id)
-    assert answer.count(old) == 1
+    wrong = edited(model_answer(problem_id), (old, new))
     with forked_workers():
-        assert judge(answer.replace(old, new), problem, checks=(check,)).wrong
+        assert judge(wrong, problem, checks=(check,)).wrong
 
 
 @each_problem

@@ -27,7 +27,7 @@ from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem, problem_ids
 from reference import mistakes_for
 from tests import forked
-from tests.harness import SEED, judge, model_answer, whole_answer
+from tests.harness import SEED, edited, judge, model_answer, whole_answer
 from tests.shares import drawn
 from tests.trials import right_answers
 
@@ -170,9 +170,8 @@ OVER_QUERIES = {
 @pytest.mark.parametrize("id", OVER_QUERIES)
 def test_the_walk_of_dk_is_over_queries(id: str) -> None:
     (old, new), words = OVER_QUERIES[id]
-    source = model_answer("p08")
-    assert source.count(old) == 1
-    judged = judge(source.replace(old, new), load_problem("p08"), checks=("plain",))
+    source = edited(model_answer("p08"), (old, new))
+    judged = judge(source, load_problem("p08"), checks=("plain",))
     assert judged.named == {id}
     (cause,) = judged.findings.causes
     assert re.match(f"seen: {words}", cause.diagnosis.note)
@@ -187,9 +186,7 @@ def test_the_walk_of_dk_is_over_queries(id: str) -> None:
 
 def test_a_mask_is_told_by_the_sides_of_its_tile() -> None:
     mask = "keys[None, :] <= queries[:, None]"
-    source = model_answer("p04")
-    assert source.count(mask) == 1
-    source = source.replace(mask, mask.replace("<=", ">="))
+    source = edited(model_answer("p04"), (mask, mask.replace("<=", ">=")))
     (cause,) = judge(source, load_problem("p04"), checks=("plain",)).findings.causes
     assert cause.diagnosis.id == "P04-MASK-TRANSPOSED"
     assert cause.diagnosis.help.startswith("rows of the scores are queries, [:, None]")

@@ -11,7 +11,7 @@ from grader.source.submission import Source, read_source
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests import forked
-from tests.harness import judge, model_answer
+from tests.harness import edited, judge, model_answer
 from tests.shares import drawn
 from tests.test_source import examined
 
@@ -32,8 +32,7 @@ def filled(problem, steps):
     for step in range(1, steps + 1):
         old = lines_between(stub, step_regions(stub)[step])
         new = lines_between(answer, step_regions(answer)[step])
-        assert stub.count(old) == 1
-        stub = stub.replace(old, new)
+        stub = edited(stub, (old, new))
     return stub
 
 

@@ -11,7 +11,7 @@ from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem, problem_ids
 from grader.spec.problem_tables import WORK
 from tests import forked, steps
-from tests.harness import judge, model_answer
+from tests.harness import edited, judge, model_answer
 from tests.shares import drawn
 
 
@@ -66,10 +66,9 @@ NO_NUMBERS = (
 @pytest.mark.parametrize(("problem_id", "step", "check", "old", "new", "said"), NO_NUMBERS)
 def test_a_check_of_no_numbers_says_what_is_wrong(problem_id, step, check, old, new, said):
     problem = load_problem(problem_id)
-    source = steps.after(problem, step)
-    assert source.count(old) == 1
+    source = edited(steps.after(problem, step), (old, new))
     checks = {check, "causal"} if problem_id == "p01" else {"launch", check}
-    judged = judge(source.replace(old, new), problem, checks=checks)
+    judged = judge(source, problem, checks=checks)
     assert said in judged.of(check).message.headline
     assert {c.verdict for c in judged.checks if c.id in checks - {check}} <= {Verdict.PASS}
 

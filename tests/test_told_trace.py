@@ -25,7 +25,7 @@ from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem
 from grader.spec.protocol import Reply, Status
 from tests import forked, harness
-from tests.harness import SEED, judge, model_answer, whole_answer
+from tests.harness import SEED, edited, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS
 from tests.mutants.forward import SUM
 from tests.records import count_work
@@ -90,9 +90,8 @@ def test_the_first_wrong_case_tells_where_the_state_parts_and_no_other_does():
 
 
 def test_what_is_behind_the_loop_is_told_too():
-    source = model_answer("p03")
-    assert source.count(STORE) == 1
-    wrong = source.replace(STORE, STORE + "    out = tl.where(queries[:, None] == 70, 9.0, out)\n")
+    more = "    out = tl.where(queries[:, None] == 70, 9.0, out)\n"
+    wrong = edited(model_answer("p03"), (STORE, STORE + more))
     (record,) = traces(messages("p03", wrong, "plain")).values()
     assert record.parting is None and "look at what comes behind the loop" in record.conclusion
     assert record.program.queries == "64-127"
@@ -100,10 +99,8 @@ def test_what_is_behind_the_loop_is_told_too():
 
 def test_a_later_check_tells_where_the_first_had_no_program():
     # In the plain case nothing visits a key, so there is no program; with more keys there is one.
-    source = model_answer("p03")
     loop = "for key_start in range(0, seqlen_k, BLOCK_N):"
-    assert source.count(loop) == 1
-    wrong = source.replace(loop, "for key_start in range(0, seqlen_k - 128, BLOCK_N):")
+    wrong = edited(model_answer("p03"), (loop, loop.replace("seqlen_k", "seqlen_k - 128")))
     told = traces(messages("p03", wrong, "plain", "unequal"))
     assert ("plain", 0) not in told
     assert [check for check, _ in told] == ["unequal"]
@@ -123,9 +120,8 @@ UNTOLD = {
 
 @pytest.mark.parametrize("reason", UNTOLD)
 def test_what_cannot_be_told_has_a_reason(reason):
-    source, (old, new) = UNTOLD[reason]
-    assert source().count(old) == 1
-    found = messages("p03", source().replace(old, new), "plain")
+    source, edit = UNTOLD[reason]
+    found = messages("p03", edited(source(), edit), "plain")
     (told,) = traces(found).values()
     assert told.parting is None and told.program is not None
     begins = f"queries {told.program.queries} of head 0: where it goes wrong is not known, for "
@@ -346,10 +342,9 @@ def test_a_forged_block_stops_neither_the_judge_nor_its_messages(called, seed):
 
 
 def test_one_message_speaks_of_one_query():
-    source = model_answer("p04")
     mask = "keys[None, :] <= queries[:, None]"
-    assert source.count(mask) == 1
-    judged = judge(source.replace(mask, f"{mask} + 3"), load_problem("p04"), checks=("plain",))
+    source = edited(model_answer("p04"), (mask, f"{mask} + 3"))
+    judged = judge(source, load_problem("p04"), checks=("plain",))
     (cause,) = judged.findings.causes
     assert cause.diagnosis.id == "P04-KEYS-AFTER-THE-QUERY"
     message = judged.wrong["plain", 0].message

@@ -15,7 +15,7 @@ from grader.kernel.observers.rounds import MOST_ROUNDS, Rounds, RoundsShape, Rou
 from grader.spec.problem import PROBLEMS, load_problem
 from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRound, TraceRecord
 from tests import forked
-from tests.harness import model_answer
+from tests.harness import edited, model_answer
 from tests.mutants.forward import SUM
 from tests.records import write_answers
 from tests.tracing import trace
@@ -126,11 +126,8 @@ def test_a_file_that_cannot_be_written_is_said_and_the_trace_is_shown(
 
 def test_by_default_the_program_with_the_worst_wrong_element_is_followed():
     only_last = "    out = acc / running_sum[:, None]  # (BLOCK_M, HEAD_DIM)\n"
-    source = model_answer("p03")
-    assert source.count(only_last) == 1
-    wrong = source.replace(
-        only_last, only_last + "    out = tl.where(queries[:, None] == 70, 9.0, out)\n"
-    )
+    more = "    out = tl.where(queries[:, None] == 70, 9.0, out)\n"
+    wrong = edited(model_answer("p03"), (only_last, only_last + more))
     record = trace("p03", wrong, "plain:1")
     assert record.program.queries == "64-127" and 70 in record.program.shown_queries
     assert "look at what comes behind the loop" in record.conclusion

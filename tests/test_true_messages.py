@@ -13,7 +13,7 @@ from grader.judge.case import CheckCase
 from grader.report.state import state
 from grader.spec.problem import load_problem
 from tests import forked
-from tests.harness import SEED, Judged, cases_of, judge, model_answer, whole_answer
+from tests.harness import SEED, Judged, cases_of, edited, judge, model_answer, whole_answer
 from tests.mutants.forward import NEW_MAX
 from tests.shares import drawn
 from tests.tracing import trace
@@ -26,11 +26,7 @@ _quick = forked.quick
 
 
 def changed(problem: str, *edits: tuple[str, str]) -> str:
-    source = model_answer(problem)
-    for old, new in edits:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    return source
+    return edited(model_answer(problem), *edits)
 
 
 def masked_late(problem: str) -> str:
@@ -38,8 +34,7 @@ def masked_late(problem: str) -> str:
     source = model_answer(problem)
     (mask,) = (match[0] for match in MASK.finditer(source))
     (line,) = re.findall(rf" +{re.escape(NEW_MAX)}.*\n", source)
-    assert source.count(mask + line) == 1
-    return source.replace(mask + line, line + mask)
+    return edited(source, (mask + line, line + mask))
 
 
 def judged(problem: str, source: str, *checks: str) -> Judged:
