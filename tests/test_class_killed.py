@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from grader.spec.problem import ROOT, load_problem
-from tests.harness import model_answer, until
+from tests.harness import PROMPT_S, model_answer, until
 
 # The set is checked in tests/test_checking.py.
 GRADE = """
@@ -84,7 +84,7 @@ def test_a_run_that_is_ended_and_one_that_is_killed_go_on_and_grade_nothing_twic
     run = a_class.start()
     line = run.stderr.readline()
     run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=PROMPT_S)
     assert run.returncode == 130 and line.startswith("a-stub  p02 not-implemented 0/7")
     assert "the same command goes on" in out and "not graded yet" in out
     assert a_class.are_gone()

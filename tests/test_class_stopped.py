@@ -25,6 +25,7 @@ from grader.spec.problem import ROOT, load_problem
 from tests import class_commands
 from tests.classes import hand_in
 from tests.fake_engine import FakeEngine
+from tests.harness import PROMPT_S
 from tests.shares import drawn
 from tests.test_class import run
 
@@ -76,7 +77,7 @@ class Terminal:
     def _connect(self):
         return sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)
 
-    def interrupt(self, wanted, seconds=120):
+    def interrupt(self, wanted, seconds=PROMPT_S):
         """Press Ctrl-C when there are so many results."""
         deadline = time.monotonic() + seconds
         while not (self.started.exists() and self.results() >= wanted):
@@ -84,7 +85,7 @@ class Terminal:
             self._read()
         os.write(self._terminal, b"\x03")
 
-    def end(self, seconds=60):
+    def end(self, seconds=PROMPT_S):
         """Wait for its end; return the exit code and the last that it said."""
         text, deadline = b"", time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -45,7 +45,7 @@ def start(arguments, **how):
     return subprocess.Popen(arguments, **{"cwd": ROOT} | piped | how)
 
 
-def finish(process, timeout=60.0):
+def finish(process, timeout=PROMPT_S):
     out, err = process.communicate(timeout=timeout)
     assert "Traceback" not in (err or ""), err
     return process.returncode, out, err

@@ -95,7 +95,7 @@ def test_forked_workers_compile_what_fresh_ones_do(server):
 
 
 def test_what_a_worker_started_ends_with_it(server):
-    line = "os.fork() or (os.setsid(), os.write(1, b' %d ' % os.getpid()), time.sleep(60))"
+    line = "os.fork() or (os.setsid(), os.write(1, b' %d ' % os.getpid()), time.sleep(600))"
     source = f"import os, time\n{line}\n".encode()  # written at once: both print to one pipe
     with sandbox(source + ANSWER) as worker:
         assert worker.ready().status is Status.OK

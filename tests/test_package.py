@@ -288,7 +288,7 @@ def test_the_judge_is_told_to_stop_a_minute_before_the_time_is_over(root):
 
 def test_results_are_there_before_anything_runs(root):
     put(root, "weighted_row_sum.py")
-    in_place_of_grade(root, "sleep 60")
+    in_place_of_grade(root, "sleep 600")
     with subprocess.Popen(
         [root / "run_autograder", root], cwd=root, stdout=subprocess.DEVNULL, start_new_session=True
     ) as running:

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from grader.commands import setup_environment as program
 from grader.spec.problem import ROOT
+from tests.harness import PROMPT_S
 
 SOURCE = Path(program.__file__)
 LISTS = ("requirements", "requirements-course")
@@ -266,15 +267,15 @@ def test_a_stop_leaves_no_pip_behind_and_nothing_ready(number, place):
     start += " runpy.run_path(sys.argv[0], run_name='__main__')"
     process = subprocess.Popen(
         [sys.executable, "-c", start, place / "python", SOURCE, "--cpu-index", INDEX],
-        env=os.environ | {"PIP": "echo $$ > pid; exec sleep 60"},
+        env=os.environ | {"PIP": "echo $$ > pid; exec sleep 600"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    end = time.monotonic() + 20
+    end = time.monotonic() + PROMPT_S
     while not ((place / "pid").exists() and (place / "pid").read_text().strip()):
         assert time.monotonic() < end
         time.sleep(0.05)
     process.send_signal(number)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=PROMPT_S)
     assert process.returncode == 130 and "setup: stopped; make setup starts over" in err
     with pytest.raises(ProcessLookupError):
         os.kill(int((place / "pid").read_text()), 0)
