@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator
 
 from grader.source.expressions import names_in, names_of, parameters_of
-from grader.source.loops import function_at
+from grader.source.loops import function_at, nodes_of
 from grader.spec.problem import GIVEN
 
 
@@ -66,7 +66,7 @@ def values_of(function: ast.FunctionDef) -> dict[str, ast.AST]:
 
 def calls_of(tree: ast.Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.Call]]:
     """Yield the calls and launches of a function, each with the function that it stands in."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call):
             called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
             if isinstance(called, ast.Name) and called.id == name:

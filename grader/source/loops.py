@@ -7,9 +7,16 @@ any of its lines, and in those of every loop around it.
 from __future__ import annotations
 
 import ast
+import functools
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@functools.lru_cache(8)
+def nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file, found once: who feeds a line is asked a hundred times."""
+    return tuple(ast.walk(tree))
 
 
 def loops_around(tree: ast.Module, line: int) -> list[range]:
@@ -34,7 +41,7 @@ def loops_around(tree: ast.Module, line: int) -> list[range]:
 
 def function_at(tree: ast.Module, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """Return the innermost function in which a line lies."""
-    around = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and line in lines_of(n)]
+    around = [n for n in nodes_of(tree) if isinstance(n, FUNCTIONS) and line in lines_of(n)]
     return max(around, key=lambda n: n.lineno, default=None)
 
 
@@ -57,5 +64,5 @@ def lines_of(node: ast.AST) -> range:
 
 def _named(tree: ast.Module, name: str) -> list[int]:
     """Return the lines that name a function: they call it, launch it or pass it on."""
-    nodes = (n for n in ast.walk(tree) if name in (getattr(n, "id", ""), getattr(n, "attr", "")))
+    nodes = (n for n in nodes_of(tree) if name in (getattr(n, "id", ""), getattr(n, "attr", "")))
     return [n.lineno for n in nodes]
