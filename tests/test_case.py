@@ -104,9 +104,6 @@ def test_figures_of_the_slow_cases_are_those_that_were_counted_and_recorded():
     assert "0.312 ms, the answer 0.203 ms" in CASES["p04-4"].figures
 
 
-# -- what is said of an opened case ---------------------------------------------------------------
-
-
 def result_of(case):
     """What the judge says of a case, names and all."""
     diagnosis = Diagnosis(id="P00-NAME", title="a name", note="a note", help="some help")
@@ -141,9 +138,6 @@ def test_the_report_on_a_case_names_neither_bug_nor_place():
     assert "got 1   expected 2" in said and "make case P=p06" in said
     assert not any(word in said for word in ("NAME", "a name", "a note", "help here", "look there"))
     assert '"line":35' not in said and '"step":1' not in said
-
-
-# -- the command ----------------------------------------------------------------------------------
 
 
 @pytest.fixture

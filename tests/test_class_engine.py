@@ -50,9 +50,6 @@ def file(tmp_path):
     return write
 
 
-# -- configurations ------------------------------------------------------------------------------
-
-
 def test_a_toml_file_makes_parsls_objects(file):
     (executor,) = read_config(file(SLURM)).executors
     assert isinstance(executor, HighThroughputExecutor) and executor.max_workers_per_node == 4
@@ -240,9 +237,6 @@ def test_the_pages_file_for_kubernetes_asks_for_pods_that_can_work(file, tmp_pat
     assert f"--cert_dir {tmp_path}/keys " in done.stdout and "--logdir=/tmp/engine" in done.stdout
     assert {p.name: p.read_text() for p in (tmp_path / "keys").iterdir()} == keys
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
-
-
-# -- a real engine -------------------------------------------------------------------------------
 
 
 def test_a_worker_that_dies_is_a_fault_of_its_task_alone(tmp_path, monkeypatch):

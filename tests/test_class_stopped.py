@@ -50,9 +50,6 @@ def store(tmp_path):
         yield store
 
 
-# -- Ctrl-C --------------------------------------------------------------------------------------
-
-
 class Terminal:
     """`class grade` in the foreground of a terminal of its own.
 
@@ -166,8 +163,6 @@ def test_an_engine_is_not_waited_for_without_a_limit(store, monkeypatch):
     assert store._all("SELECT count(*) FROM results") == [(1,)]
 
 
-# -- a full disk ---------------------------------------------------------------------------------
-
 FULL = """
 import resource, sys
 from pathlib import Path
@@ -236,9 +231,6 @@ def test_a_full_disk_while_an_archive_is_unpacked(tmp_path, monkeypatch, capsys)
     arguments = ["collect", str(tmp_path / "class.zip"), "--course", str(tmp_path / "c")]
     code = cli.main(["class", *arguments])
     assert code == 4 and "cannot be unpacked: No space left on device" in capsys.readouterr().err
-
-
-# -- a judge that refuses ------------------------------------------------------------------------
 
 
 def test_a_judge_that_refuses_to_grade_ends_the_run_at_once(store, monkeypatch):

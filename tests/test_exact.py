@@ -73,9 +73,6 @@ def computes_in_32_bits(x, y, z, n):
     tl.store(z + i, count.to(tl.float16))
 
 
-# fmt: on
-
-
 def test_roundings_that_others_are_computed_from_are_told_from_those_of_dots_and_stores():
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     marked = {number for number, line in enumerate(lines, 1) if line.endswith("  # here")}
@@ -124,8 +121,6 @@ def test_a_number_of_each_query_has_32_bits(rounded, queries, is_computed_from):
     assert {key > 0 for key in exact.found} == signs
     assert torch.equal(exact.of(y), x.double())
 
-
-# -- answers and mistakes --------------------------------------------------------------------------
 
 # Relative; of gradients 1e-6: exp2 takes lse times log2(e), which is an fp32 constant.
 _MOST = {"y": 1e-13, "out": 1e-7, "lse": 1e-7}

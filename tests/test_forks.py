@@ -165,8 +165,6 @@ def test_only_a_child_of_the_judge_can_be_adopted():
         assert pid not in reaper.started()
 
 
-# -- children of the judge that are forked ------------------------------------------------------
-
 WITH_WORKER = r"""
 import os
 from pathlib import Path

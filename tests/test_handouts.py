@@ -88,9 +88,6 @@ def documents():
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
-# -- shape ------------------------------------------------------------------------------------
-
-
 @each_problem
 def test_sections_are_there_in_order(problem):
     assert handout(problem).startswith(f"# {problem.id}: {problem.title}\n")
@@ -236,9 +233,6 @@ def survive_markdown(text):
         assert not re.search(r"<[a-z]", formula), f"looks like an HTML tag: {formula}"
 
 
-# -- numbers ----------------------------------------------------------------------------------
-
-
 @each_problem
 def test_points_are_those_of_problem_toml(problem):
     text = sections(problem)["How you are graded"]
@@ -318,9 +312,6 @@ def test_interface_is_that_of_problem_toml(problem):
     text = "".join(sections(problem)["Interface"].replace("`", "").split())
     assert problem.signature.replace(" ", "") in text
     assert "".join(problem.returns[:1]) in text
-
-
-# -- names ------------------------------------------------------------------------------------
 
 
 @each_problem

@@ -98,9 +98,6 @@ def in_place_of_grade(root, script):
     python.write_text(f'#!/bin/sh\nif [ "$3" = grade ]; then {script}; fi\n{text}')
 
 
-# -- the zip ------------------------------------------------------------------------------------
-
-
 def test_the_zip_has_the_judge_and_nothing_that_tells_answers(zipped):
     with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
         names = archive.namelist()
@@ -192,9 +189,6 @@ def test_a_zip_that_cannot_be_written_is_said(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     assert package("gradescope", "--output", tmp_path / "a.zip") == 4
     assert "a.zip: No space left on device" in capfd.readouterr().err
-
-
-# -- grading an upload --------------------------------------------------------------------------
 
 
 def test_an_upload_is_graded(root):
@@ -298,9 +292,6 @@ def test_results_are_there_before_anything_runs(root):
         os.killpg(running.pid, signal.SIGKILL)
     found = json.loads(path.read_text())
     assert found["score"] == 0 and "did not come to its first result" in found["output"]
-
-
-# -- how an upload is laid out ------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ QUESTIONS = {question.id: question for name in LEVELS for question in load_level
 WIDTH = 80
 XDG_FILE = Path("flash-attention-problems", STATE)
 
-# -- the loop ---------------------------------------------------------------------------------
 
 THREE = tuple(QUESTIONS[id] for id in ("Q1", "Q6", "H10.7"))
 
@@ -238,9 +237,6 @@ def test_every_question_fits_the_terminal(path, width):
     lines = "".join(written).splitlines()
     assert max(map(len, lines)) <= width or width < WIDTH
     assert sum(line.startswith("answer: ") for line in lines) == 64
-
-
-# -- the command ------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -35,9 +35,6 @@ def pins(text):
     return {canonicalize_name(name): version for name, version in found}
 
 
-# -- the lists ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", LISTS)
 def test_every_pin_but_torch_has_hashes(name):
     listed = pins((ROOT / f"{name}.txt").read_text())
@@ -68,9 +65,6 @@ def test_the_pins_are_all_that_is_needed_and_fit_together():
             if not name.startswith(("nvidia-", "cuda-")):  # of torch for CUDA, which says which
                 assert name in listed, f"{package} needs {line}"
                 assert asked.specifier.contains(listed[name]), f"{package} needs {line}"
-
-
-# -- the parts ----------------------------------------------------------------------------------
 
 
 def test_an_old_python_reads_the_program_and_is_refused():
@@ -126,9 +120,6 @@ def test_only_what_a_build_always_needs_makes_it_one_for_cuda():
     assert program.of_cuda(report('cuda-toolkit[cublas]==13.0.3; platform_system == "Linux"'))
     assert not program.of_cuda(report("sympy", 'nvidia-x; extra == "all"'))
     assert not program.of_cuda({"install": [{"metadata": {}}]})
-
-
-# -- the whole ----------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -145,9 +145,6 @@ def test_what_ends_no_line_for_python_moves_no_step(char):
     assert source.step_at(4) == 1 and source.step_at(5) == 1 and source.step_at(2) is None
 
 
-# -- stubs -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("problem_id", "step", "outputs", "part", "starts"),
     [

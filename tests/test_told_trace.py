@@ -73,9 +73,6 @@ def traces(found):
     return {place: m.trace for place, m in found.items() if m.trace is not None}
 
 
-# -- in the judge ---------------------------------------------------------------------------------
-
-
 def test_the_first_wrong_case_tells_where_the_state_parts_and_no_other_does():
     found = messages("p03", UNSCALED_SUM, "plain", "unequal")
     assert set(found) >= {("plain", 0), ("unequal", 0)}
@@ -226,9 +223,6 @@ def test_one_name_parts_and_two_part():
     assert told.parting.text.endswith("; running_sum diverges with it")
 
 
-# -- right answers --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("problem_id", ["p02", "p04", "p08"])
 def test_the_call_that_counts_work_is_followed_and_no_other_is_made(problem_id, calls):
     figures = count_work(whole_answer(problem_id), load_problem(problem_id)).figures
@@ -244,9 +238,6 @@ def test_work_is_counted_where_following_fails(monkeypatch):
     monkeypatch.setattr(Called, "told", lambda *_: 1 / 0)
     figures = count_work(whole_answer("p04"), load_problem("p04")).figures
     assert figures is not None and figures.trace is None
-
-
-# -- kernels that mean harm -----------------------------------------------------------------------
 
 
 def test_long_and_odd_names_are_cut_and_the_state_is_told():

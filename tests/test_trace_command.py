@@ -37,9 +37,6 @@ def run(grader):
     return partial(grader, "trace")
 
 
-# -- what is asked --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -82,9 +79,6 @@ def test_a_case_is_named_as_messages_name_its_test():
     assert wanted == Wanted("window", 2, (1, 0, 0))
     assert Wanted.of(problem, "window", "7").program == (7, 0, 0)
     assert Wanted.of(problem, None, None) == Wanted()
-
-
-# -- what it prints -------------------------------------------------------------------------------
 
 
 def test_the_command_traces_the_first_wrong_case_and_writes_it(run, answers, tmp_path):
@@ -170,9 +164,6 @@ def test_a_call_that_raises_shows_the_tiles_up_to_then():
     assert record.conclusion == "the call ended as said above; these are the tiles up to then"
     text = render(record)
     assert not CONTROL.search(text.replace("\n", ""))
-
-
-# -- kernels that mean harm -----------------------------------------------------------------------
 
 
 def hurried(problem_id):

@@ -331,9 +331,6 @@ def test_of_a_check_the_first_wrong_case_is_traced():
     assert (record.check, record.number, record.result) == ("layouts", 3, "wrong")
 
 
-# -- the lines that made a tile -------------------------------------------------------------------
-
-
 def what_ran(told, number):
     """What the lines of a tile did, each with its line as it is written, cut to a few words."""
     return [line.text for line in told.rounds[number - 1].ran]

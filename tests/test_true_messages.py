@@ -45,9 +45,6 @@ def wrong_checks(found: Judged) -> set[str]:
     return {check for check, _ in found.wrong}
 
 
-# -- passed once ----------------------------------------------------------------------------------
-
-
 def test_a_whole_number_of_query_tiles_is_none_of_key_tiles():
     source = changed("p03", ('seqlen_k % tiles["BLOCK_N"]', 'seqlen_q % tiles["BLOCK_M"]'))
     found = judged("p03", source, "ragged", "unequal", "ragged_unequal", "lse_lengths")
@@ -57,9 +54,6 @@ def test_a_whole_number_of_query_tiles_is_none_of_key_tiles():
 def test_missing_keys_may_not_raise_the_maximum():
     found = judged("p03", masked_late("p03"), "ragged", "ragged_unequal", "large_logits")
     assert wrong_checks(found) == {"ragged_unequal"}
-
-
-# -- names and advice -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,9 +188,6 @@ def test_a_default_that_triton_cannot_read_is_told_as_such():
     assert len(headlines) == 1 and "Dict" in headlines.pop()
 
 
-# -- a second call --------------------------------------------------------------------------------
-
-
 def first_number(call: int) -> float:
     problem = load_problem("p01")
     plain = CheckCase(problem, *cases_of(problem, ["plain"])[0])
@@ -215,9 +206,6 @@ def test_an_earlier_call_is_blamed_only_for_what_is_right_without_it(kept):
     (finding,) = judge(source, problem, checks=["plain"]).wrong.values()
     assert ("second call" in finding.message.headline) == kept
     assert kept or finding.message.headline == "out is wrong"
-
-
-# -- the state ------------------------------------------------------------------------------------
 
 
 def test_a_maximum_in_another_unit_than_the_weights_does_not_stay_right():

@@ -165,9 +165,6 @@ def test_a_right_answer_may_print():
     assert judge(in_kernel, load_problem("p02"), checks={"plain", "half"}).wrong == {}
 
 
-# -- what PyTorch asks where nobody looks ---------------------------------------------------------
-
-
 class Asked:
     """Has a length and items; notes in which of them PyTorch had its modes off."""
 

@@ -225,9 +225,6 @@ def test_two_watches_and_none_can_write_the_report(watch, folder):
     second.expect("p02: [1-4] cases, 0 not passed")
 
 
-# -- what is said --------------------------------------------------------------------------------
-
-
 def check(id, verdict, headline="out is wrong"):
     message = None if verdict is Verdict.PASS else Message(headline=headline, test=f"test_{id}")
     return CheckResult(id=id, title=id, verdict=verdict, message=message)

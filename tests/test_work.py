@@ -65,9 +65,6 @@ def changed(problem_id: str, *edits: tuple[str, str]) -> str:
     return edited(model_answer(problem_id), *edits)
 
 
-# -- what earns all, and what earns none -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("problem_id", ["p03", "p04", "p05", "p06"])
 def test_the_model_answer_does_what_is_needed_and_no_more(problem_id):
     figures = counted(model_answer(problem_id), load_problem(problem_id))
@@ -290,9 +287,6 @@ def test_another_way_to_do_as_much_earns_all(name):
     figures = counted(unusual(name), problem)
     assert work_fraction(figures) == 1.0, ratios(figures)
     assert figures.multiply_adds.ratio == 1.0
-
-
-# -- when it is counted ----------------------------------------------------------------------------
 
 
 def count_in(problem: Problem, failed: str = "", *, asked: bool = True) -> list:

@@ -275,9 +275,6 @@ def test_the_step_that_grades_writes_summary_annotations_and_record(job, name, c
     assert "::error file=problems/p02/weighted_row_sum.py,line=1," in done.stdout
 
 
-# -- the command --------------------------------------------------------------------------------
-
-
 def test_the_command_writes_it_where_github_looks(tmp_path, capfd):
     assert package("--output", tmp_path, "--judge", "cs99/judge", "--ref", COMMIT) == 0
     written = tmp_path / ".github" / "workflows" / "grade.yml"

@@ -18,8 +18,6 @@ def _beside(problem: str, name: str, body: str, head: str = "", **fields) -> Hos
     return Hostile(name, beside(problem, body, head), **fields)
 
 
-# -- results of earlier calls, and sizes known by heart -------------------------------------------
-
 _KEPT = """\
 key = ({key})
 if key not in RESULTS:
