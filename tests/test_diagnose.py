@@ -122,6 +122,7 @@ def test_a_right_case_on_which_a_mistake_makes_no_difference_contradicts_nothing
     assert book.named() == {"SCALE-OPTION-IGNORED": (("scale", 0),)}
 
 
+# Made-up mistakes, so that it is known where they agree.
 def scaled(inputs, options):
     return "softmax_scale" in options
 

@@ -73,6 +73,9 @@ def computes_in_32_bits(x, y, z, n):
     tl.store(z + i, count.to(tl.float16))
 
 
+# fmt: on
+
+
 def test_roundings_that_others_are_computed_from_are_told_from_those_of_dots_and_stores():
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     marked = {number for number, line in enumerate(lines, 1) if line.endswith("  # here")}
