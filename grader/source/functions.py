@@ -43,7 +43,7 @@ def assigned_in(
             changed = [n for n in _changed(node) if isinstance(n, ast.Attribute)]
             if any(name in names_in(n) for n in changed):
                 yield node.lineno, None
-    for node in ast.walk(function):
+    for node in nodes_of(function):
         targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
         for target in filter(None, targets):
             if name in names_of(target) and not isinstance(node, ast.comprehension):
@@ -66,13 +66,12 @@ def values_of(function: ast.FunctionDef) -> dict[str, ast.AST]:
 
 def calls_of(tree: ast.Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.Call]]:
     """Yield the calls and launches of a function, each with the function that it stands in."""
-    for node in nodes_of(tree):
-        if isinstance(node, ast.Call):
-            called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
-            if isinstance(called, ast.Name) and called.id == name:
-                caller = function_at(tree, node.lineno)
-                if caller is not None:
-                    yield caller, node
+    for node in nodes_of(tree, ast.Call):
+        called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+        if isinstance(called, ast.Name) and called.id == name:
+            caller = function_at(tree, node.lineno)
+            if caller is not None:
+                yield caller, node
 
 
 def argument_of(call: ast.Call, index: int, name: str) -> ast.AST | None:

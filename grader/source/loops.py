@@ -13,10 +13,13 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
-@functools.lru_cache(8)
-def nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
-    """Return all nodes of a file, found once: who feeds a line is asked a hundred times."""
-    return tuple(ast.walk(tree))
+@functools.lru_cache(64)
+def nodes_of(tree: ast.AST, *kinds: type[ast.AST]) -> tuple[ast.AST, ...]:
+    """Return the nodes of a tree, or those of some kinds; who feeds a line asks a thousand times.
+
+    They are listed once: nobody changes a tree that was read.
+    """
+    return tuple(n for n in ast.walk(tree) if not kinds or isinstance(n, kinds))
 
 
 def loops_around(tree: ast.Module, line: int) -> list[range]:
@@ -41,7 +44,7 @@ def loops_around(tree: ast.Module, line: int) -> list[range]:
 
 def function_at(tree: ast.Module, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """Return the innermost function in which a line lies."""
-    around = [n for n in nodes_of(tree) if isinstance(n, FUNCTIONS) and line in lines_of(n)]
+    around = [n for n in nodes_of(tree, *FUNCTIONS) if line in lines_of(n)]
     return max(around, key=lambda n: n.lineno, default=None)
 
 
