@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from grader.source.expressions import parameters_of
+from grader.source.loops import nodes_of
 
 
 class Exchanged(NamedTuple):
@@ -25,7 +26,7 @@ def exchanged_in(tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> 
     also called otherwise may be meant for both.
     """
     found, straight = list[Exchanged](), set[str]()
-    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
+    for call in nodes_of(tree, ast.Call):
         called = call.func.value if isinstance(call.func, ast.Subscript) else call.func
         function = functions.get(getattr(called, "id", ""))
         if function is None or any(isinstance(a, ast.Starred) for a in call.args):
