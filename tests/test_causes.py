@@ -6,7 +6,6 @@
 import ast
 import functools
 import inspect
-import itertools
 import re
 import string
 
@@ -345,8 +344,8 @@ def test_without_a_problem_it_is_that_of_the_last_failure(tmp_path):
 
 def test_a_page_fits_80_columns():
     pages = [(id, look_up(id)) for id in entries()]
-    for (id, page), color in itertools.product(pages, (False, True)):
-        text = render(page, color=color)
+    for number, (id, page) in enumerate(pages):
+        text = render(page, color=number % 2 == 0)
         rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in text.splitlines()]
         assert max(map(len, rows)) <= 80 and id in rows[0]
         assert "](" not in text

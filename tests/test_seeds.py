@@ -15,7 +15,7 @@ from grader.spec.problem import load_problem, problem_ids
 from tests import forked, seeds, trials
 from tests.harness import SEED
 from tests.mutants import MUTANTS, Mutant
-from tests.shares import drawn
+from tests.shares import drawn, of_all
 from tests.unusual import ANSWERS, Unusual
 from tests.wrong import WRONG as WRONG_ANSWERS
 
@@ -26,12 +26,12 @@ WRONG = drawn(trials.wrong_kernels(problem_ids()).values(), 1000)  # one of each
 RIGHT = [answer for answer in ANSWERS if answer.problem < "p08" and answer.lacks() is None]
 
 
-@pytest.mark.parametrize("wrong", drawn(WRONG, 9, lambda mutant: None), ids=lambda wrong: wrong.id)
+@pytest.mark.parametrize("wrong", drawn(WRONG, 9, of_all), ids=lambda wrong: wrong.id)
 def test_a_wrong_kernel_is_rejected_whatever_the_seed(wrong: Mutant) -> None:
     assert trials.rejection(wrong, secrets.token_hex(4)) == []
 
 
-@pytest.mark.parametrize("right", drawn(RIGHT, 1000, lambda answer: None), ids=lambda a: a.id)
+@pytest.mark.parametrize("right", drawn(RIGHT, 1000, of_all), ids=lambda a: a.id)
 def test_a_right_answer_passes_whatever_the_seed(right: Unusual) -> None:
     assert trials.acceptance("unusual", right.id, secrets.token_hex(4)) == []
 

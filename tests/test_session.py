@@ -19,6 +19,7 @@ from grader.spec.problem_tables import Limits
 from grader.spec.protocol import Status
 from tests import forked
 from tests.harness import edited, judge, model_answer, run_of
+from tests.shares import drawn
 
 LIMITS = Limits(call_s=20.0, lost_s=25.0, total_s=180.0)
 P02 = load_problem("p02").model_copy(update={"limits": Limits(call_s=1, lost_s=2, total_s=60)})
@@ -75,14 +76,14 @@ def test_time_that_an_earlier_process_spent_counts():
 
 @pytest.mark.parametrize(
     ("line", "verdict"),
-    [
+    drawn([
         ("if x.shape[0] == 7: time.sleep(600)", Verdict.TIMEOUT),
         ("if x.shape[0] == 7: os._exit(3)", Verdict.CRASH),
         ("if x.shape[0] == 7: ctypes.string_at(0)", Verdict.CRASH),
         ("if x.shape[0] == 7: sys.exit(0)", Verdict.ERROR),
         ("if x.shape[0] == 7: bytes(2**40)", Verdict.OUT_OF_MEMORY),
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_what_ends_a_worker_costs_its_case_and_not_the_rest(line, verdict):
     checks = ("plain", "ragged_rows", "ragged_cols")
     found = judge(answer(line), P02, checks=checks, policy=False)

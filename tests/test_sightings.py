@@ -65,7 +65,7 @@ def nothing_is_seen(id: str, problem_id: str, session: Session) -> None:
                 assert look(problem_id, case, trace, result) is None
 
 
-@pytest.mark.parametrize("id", TRITON)  # tests/test_unusual_answers.py: those of others
+@pytest.mark.parametrize("id", drawn(TRITON, 2))  # tests/test_unusual_answers.py: those of others
 def test_nothing_is_seen_in_a_right_kernel(id: str) -> None:
     problem, data = load_problem(id), Source(id, model_answer(id).encode())
     budget = Budget(problem.limits)
@@ -167,7 +167,7 @@ OVER_QUERIES = {
 }
 
 
-@pytest.mark.parametrize("id", OVER_QUERIES)
+@pytest.mark.parametrize("id", drawn(OVER_QUERIES, 2))
 def test_the_walk_of_dk_is_over_queries(id: str) -> None:
     (old, new), words = OVER_QUERIES[id]
     source = edited(model_answer("p08"), (old, new))

@@ -29,6 +29,7 @@ from tests.harness import SEED, edited, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS
 from tests.mutants.forward import SUM
 from tests.records import count_work
+from tests.shares import drawn
 from tests.test_shown_trace import CONTROL, page_of, problem_with
 from tests.test_trace_kernels import with_other_names
 from tests.tracing import trace
@@ -132,11 +133,7 @@ def test_right_answers_have_none(problem_id):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "p02-weights_forgotten",
-        "p08-dk_not_scaled",
-        "p09-own_key_hidden_for_dk_and_dv",
-    ],
+    drawn(["p02-weights_forgotten", "p08-dk_not_scaled", "p09-own_key_hidden_for_dk_and_dv"], 3),
 )
 def test_problems_without_such_a_loop_have_none(name, calls):
     (wrong,) = (mutant for mutant in MUTANTS if mutant.id == name)

@@ -96,7 +96,8 @@ TAKEN_APART = (
 
 
 @pytest.mark.parametrize(
-    ("edits", "words"), [(TOO_SMALL, "the grid needs"), (TAKEN_APART, "the grid is large enough")]
+    ("edits", "words"),
+    drawn([(TOO_SMALL, "the grid needs"), (TAKEN_APART, "the grid is large enough")], 2),
 )
 def test_a_grid_is_blamed_for_missing_heads_only_if_it_is_too_small(edits, words):
     found = judged("p03", changed("p03", *edits), "batch_heads")
@@ -161,7 +162,7 @@ TOLD_BY_WHAT_WAS_SEEN = {
 }
 
 
-@pytest.mark.parametrize("place", drawn(TOLD_BY_WHAT_WAS_SEEN, 3, lambda place: place[:3]))
+@pytest.mark.parametrize("place", drawn(TOLD_BY_WHAT_WAS_SEEN, 3))
 def test_a_message_says_what_was_seen_of_its_cause(place):
     problem, check = place.split()
     old, new, words = TOLD_BY_WHAT_WAS_SEEN[place]
