@@ -127,7 +127,7 @@ ANSWERS = {
     ),
     "against the source policy": {
         "p02": "import os; os.getpid()\n"
-        + in_entry("    return torch.einsum('mn,n->m', x, w)\n")["p02"],
+        + in_entry("    return torch.einsum('mn,n->m', x, w)\n")["p02"]
     },
     "outside a tensor": p02("w_ptr + col_ids *", "w_ptr + (rows + col_ids) *"),
     "not implemented": {"p02": unfinished("p02", 1), "p03": unfinished("p03", 1)},

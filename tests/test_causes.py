@@ -41,10 +41,7 @@ def known():
     """The known mistakes by id and problem, and every form in which one is said."""
     found, forms = {}, {}
     for problem in problem_ids():
-        for mistake in (
-            *reference.mistakes_for(problem),
-            *reference.bridge_mistakes_for(problem),
-        ):
+        for mistake in (*reference.mistakes_for(problem), *reference.bridge_mistakes_for(problem)):
             found.setdefault(mistake.id, {}).setdefault(problem, mistake)
             given = {"tile", *mistake.figures}
             forms.setdefault((mistake.id, mistake.variant), set()).update(given)

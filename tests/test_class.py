@@ -46,10 +46,7 @@ def test_a_task_is_a_student_and_identical_files_are_graded_once(store):
     hand_in(store, "eve", {"p02": b"7", "p04": b"5"})
     engine = FakeEngine()
     view = run(store, engine)
-    assert [dict(t.files) for t in engine.submitted] == [
-        {"p02": b"7", "p04": b"5"},
-        {"p04": b"3"},
-    ]
+    assert [dict(t.files) for t in engine.submitted] == [{"p02": b"7", "p04": b"5"}, {"p04": b"3"}]
     assert (view.graded, view.cached, view.faults) == (3, 0, 0)
     again = FakeEngine()
     view = run(store, again)

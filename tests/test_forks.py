@@ -151,10 +151,7 @@ def answer():
     ],
 )
 def test_what_the_first_launch_and_gradient_import_is_imported_once(opens, found):
-    with (
-        opens(),
-        Sandbox(IMPORTED, "answer.py", "answer", device="cpu", role="plan") as worker,
-    ):
+    with opens(), Sandbox(IMPORTED, "answer.py", "answer", device="cpu", role="plan") as worker:
         assert worker.ready().status is Status.OK
         assert isinstance(worker._process, forks.Forked) and worker.output() == found
 

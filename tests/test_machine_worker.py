@@ -97,8 +97,7 @@ def test_a_dot_of_three_products_of_bf16_is_named_as_such() -> None:
 
 
 @pytest.mark.parametrize(
-    "precision",
-    [', input_precision="tf32x3"', ', input_precision="bf16x6"', ", allow_tf32=False"],
+    "precision", [', input_precision="tf32x3"', ', input_precision="bf16x6"', ", allow_tf32=False"]
 )
 def test_other_ways_to_ask_for_fp32_pass(precision: str) -> None:
     found = judged(model_answer("p03").replace(IEEE, precision), "ieee")

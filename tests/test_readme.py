@@ -152,10 +152,7 @@ def test_the_page_on_calibration_says_what_the_judge_does():
         assert f"*{source}*" in section
     known = calibrated(load_problem("p03"), "cuda", [SpeedFigures(speedup=9, naive_ms=12.1)])
     assert slower(known, 14.1) in section
-    default = (
-        calibrate.LEAST_RUNS,
-        parser_of().parse_args(["calibrate"]).runs,
-    )
+    default = (calibrate.LEAST_RUNS, parser_of().parse_args(["calibrate"]).runs)
     assert default == (3, 5) and "five times (`--runs N`)" in section
 
 

@@ -35,11 +35,9 @@ def mistake_cases(problem_id):
     inputs = random_inputs(
         num_q_heads=6, num_kv_heads=3 if grouped else 6, seqlen=SEQLEN, head_dim=16
     )
-    options = {
-        "p06": {"window_size": BAND["window_size"]},
-        "p07": BAND,
-        "p09": BAND,
-    }.get(problem_id, {})
+    options = {"p06": {"window_size": BAND["window_size"]}, "p07": BAND, "p09": BAND}.get(
+        problem_id, {}
+    )
     cases = [(inputs, options), (inputs, options | {"softmax_scale": 0.11})]
     if problem_id == "p01":
         cases.append((inputs, {"is_causal": True}))

@@ -199,8 +199,7 @@ def test_marks_of_the_course_are_gone(whole):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["<!-- course -->\nfor you\n", "a <!-- end of course -->", "<!-- students:\nfor them\n"],
+    "text", ["<!-- course -->\nfor you\n", "a <!-- end of course -->", "<!-- students:\nfor them\n"]
 )
 def test_a_mark_without_its_counterpart_is_no_page(text):
     with pytest.raises(ManifestError, match=r"page\.md: got <!-- "):

@@ -125,10 +125,7 @@ RACES = {
     ),
     "tiles of queries for a sink logit": (
         ("p09", "plain", "dsink_logits"),
-        stored(
-            WITH_SINKS,
-            "tl.atomic_add(dlogits_ptr",
-        ),
+        stored(WITH_SINKS, "tl.atomic_add(dlogits_ptr"),
         "programs (0, 0, 0) and (0, 1, 0) both store the element of query head 0 of dsink_logits",
     ),
 }

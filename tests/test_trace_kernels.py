@@ -296,8 +296,7 @@ def test_what_a_loop_makes_anew_is_not_taken_for_the_state():
     record = trace("p03", source, "plain:1")
     assert (record.parting.number, record.parting.names) == (2, ("running_sum",))
     begun = changed(
-        "p03",
-        (SUM, "tile_sum = tl.sum(p, 1)\n        running_sum = running_sum + tile_sum + 1.0"),
+        "p03", (SUM, "tile_sum = tl.sum(p, 1)\n        running_sum = running_sum + tile_sum + 1.0")
     )
     record = trace("p03", begun, "plain:1")
     assert (record.parting.number, record.parting.names) == (1, ("running_sum",))

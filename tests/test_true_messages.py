@@ -151,11 +151,7 @@ TOLD_BY_WHAT_WAS_SEEN = {
         LOAD_Q.replace("seqlen_q", "seqlen_q - 1"),
         "rows of q are never loaded",
     ),
-    "p04 head_dims": (
-        "k_ptr += BLOCK_N *",
-        "k_ptr += k_offs.shape[1] *",
-        "by 256 elements",
-    ),
+    "p04 head_dims": ("k_ptr += BLOCK_N *", "k_ptr += k_offs.shape[1] *", "by 256 elements"),
     "p05 groups": ("q_head * q_strides[1]", "q_head // group_size * q_strides[1]", "from q of"),
     "p06 unaligned_window": (FIRST_KEY, FIRST_KEY[:-21], "begin at key 66, which is no multiple"),
     "p09 sinks": (SINK_PAIR, SINK_PAIR.replace(" - window_size", ""), "is a sink and lies in the"),
