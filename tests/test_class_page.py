@@ -6,7 +6,6 @@ import shlex
 import stat
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,10 +84,6 @@ def fake_official(task):
     done = fake_grade(task)
     record = done.record and done.record.replace('"mode": "local"', '"mode": "official"')
     return type(done)(done.exit_code, record, done.last_words, done.seconds)
-
-
-def test_the_toml_file_is_a_configuration_for_slurm():
-    assert set(tomllib.loads(block("toml"))) == {"executor"}
 
 
 def test_the_other_file_is_a_configuration_for_kubernetes(monkeypatch, tmp_path):
