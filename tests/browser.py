@@ -22,7 +22,7 @@ from typing import Any
 from grader.isolate import usage
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_DEADLINE_S = 30.0
+_DEADLINE_S = 120.0
 
 
 def installed() -> str | None:

@@ -229,10 +229,7 @@ def one_after_another(options: argparse.Namespace, source: Path, seconds: float)
         files = {p.parent.name: p.read_bytes() for p in student.rglob("*.py")}
         grade(Task(files, settings))
     alone = (time.monotonic() - began) / len(sample)
-    return {
-        "seconds_one_after_another": round(alone, 2),
-        "times_faster": round(alone / seconds, 2),
-    }
+    return {"seconds_one_after_another": round(alone, 2), "times_faster": round(alone / seconds, 2)}
 
 
 if __name__ == "__main__":

@@ -15,10 +15,7 @@ EVASIONS = [
     ("private-name", "@triton.jit\ndef k(x):\n    x.value._x"),
     ("private-name", "def k(x):\n    x.value._x\ntriton.jit(k)"),
     ("patching", "@triton.jit\ndef k(x):\n    x.value.numel = 0"),
-    (
-        "import",
-        "from abc import ABCMeta as M\ndef M(*a):\n    0\nclass K(metaclass=M):\n    0",
-    ),
+    ("import", "from abc import ABCMeta as M\ndef M(*a):\n    0\nclass K(metaclass=M):\n    0"),
     ("import", "import abc\nB = abc.ABC\n(B,) = (torch.Tensor,)\nclass K(B):\n    pass"),
     ("private-name", "class K:\n    pass\n\nf = K.__init__"),
     ("private-name", "class K:\n    pass\n\nmatch K:\n    case object(__init__=f):\n        f(1)"),

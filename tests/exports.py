@@ -27,7 +27,7 @@ from grader.spec.grade_record import (
     WorkFigures,
 )
 from tests.environments import CPU, H200
-from tests.harness import model_answer
+from tests.harness import edited, model_answer
 from tests.once import once
 from tests.records import SEED, graded
 from tests.tracing import evil as evil_trace
@@ -90,17 +90,8 @@ VAST = WorkFigures(
 )
 
 
-def edited(problem_id, *edits):
-    """The model answer with pieces of its text replaced."""
-    text = model_answer(problem_id)
-    for old, new in edits:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return text
-
-
 def in_entry(lines):
-    return {"p02": edited("p02", (ENTRY, ENTRY + lines))}
+    return {"p02": edited(model_answer("p02"), (ENTRY, ENTRY + lines))}
 
 
 def unfinished(problem_id, step):
@@ -115,7 +106,7 @@ def unfinished(problem_id, step):
 
 
 def p02(old, new):
-    return {"p02": edited("p02", (old, new))}
+    return {"p02": edited(model_answer("p02"), (old, new))}
 
 
 ANSWERS = {
@@ -136,17 +127,17 @@ ANSWERS = {
     ),
     "against the source policy": {
         "p02": "import os; os.getpid()\n"
-        + in_entry("    return torch.einsum('mn,n->m', x, w)\n")["p02"],
+        + in_entry("    return torch.einsum('mn,n->m', x, w)\n")["p02"]
     },
     "outside a tensor": p02("w_ptr + col_ids *", "w_ptr + (rows + col_ids) *"),
     "not implemented": {"p02": unfinished("p02", 1), "p03": unfinished("p03", 1)},
     "a syntax error": {"p02": "import torch\n\ndef weighted_row_sum(x, w:\n    return x\n"},
-    "tiles visited twice": {"p04": edited("p04", *TWICE)},
-    "tiles never visited": {"p04": edited("p04", (END_KEY, END_KEY + " - BLOCK_N"))},
+    "tiles visited twice": {"p04": edited(model_answer("p04"), *TWICE)},
+    "tiles never visited": {"p04": edited(model_answer("p04"), (END_KEY, END_KEY + " - BLOCK_N"))},
     "a walk as it is due": {
-        "p04": edited("p04", ("v, running_max, new_max,", "v, new_max, new_max,"))
+        "p04": edited(model_answer("p04"), ("v, running_max, new_max,", "v, new_max, new_max,"))
     },
-    "tiles in vain": {"p04": edited("p04", *IN_VAIN)},
+    "tiles in vain": {"p04": edited(model_answer("p04"), *IN_VAIN)},
     "a fault of the judge": {"p02": model_answer("p02"), "p03": "# fault\n" + model_answer("p03")},
 }
 MEASURED = {

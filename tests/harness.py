@@ -27,9 +27,9 @@ from grader.spec.problem import GIVEN, ROOT, Problem, load_problem
 from grader.spec.problem_tables import Check
 
 SEED = "5eed"
-# Long enough for what is done at once on a busy machine, short beside the minute that the
+# Long enough for what is done at once on a busy machine, short beside the ten minutes that the
 # processes of these tests sleep.
-PROMPT_S = 30.0
+PROMPT_S = 120.0
 
 
 def alive(pid: int) -> bool:
@@ -68,6 +68,19 @@ def whole_answer(problem_id: str) -> str:
     lines = _FROM_GIVEN.sub("", text).split("\n")
     last = max(n for n, line in enumerate(lines) if re.match("(import|from) ", line))
     return "\n".join([*lines[: last + 1], *parts, *lines[last + 1 :]])
+
+
+def edited(text: str, *edits: tuple) -> str:
+    """Return a text with edits: (old, new), or (old, new, how often the old text occurs).
+
+    Raises:
+        ValueError: one does not fit, for the text has changed.
+    """
+    for old, new, *count in edits:
+        if text.count(old) != (expected := count[0] if count else 1):
+            raise ValueError(f"got {text.count(old)} times {old!r}, expected {expected}")
+        text = text.replace(old, new)
+    return text
 
 
 _FROM_GIVEN = re.compile(r"^from given\.(\w+) import (\([^)]*\)|[^\n]*)\n", re.MULTILINE)

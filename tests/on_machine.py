@@ -58,11 +58,7 @@ def _engine() -> Engine:
 
 
 def machine_trace(
-    problem: Problem,
-    source: Source,
-    case: Case,
-    inputs: Inputs,
-    follow: RoundsShape | None = None,
+    problem: Problem, source: Source, case: Case, inputs: Inputs, follow: RoundsShape | None = None
 ) -> tuple[Trace, Rounds | None]:
     """Return the trace of one call on the machine, in this process, and rounds of a program."""
     names = problem.outputs
@@ -72,10 +68,7 @@ def machine_trace(
     inputs = inputs if gradients else dataclasses.replace(inputs, dout=None)
     layout = place(case, inputs, names)
     given.offer_given()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        arena.Arena(layout.total_bytes) as shared,
-    ):
+    with tempfile.TemporaryDirectory() as folder, arena.Arena(layout.total_bytes) as shared:
         path = Path(folder) / problem.file
         path.write_bytes(source.data)
         sessions._write_inputs(shared, layout, inputs)

@@ -130,17 +130,18 @@ def in_this_process(
     measured: Mapping[str, tuple[Evidence, Evidence]] | None = None,
     work: Mapping[str, Evidence | None] | None = None,
     problem_of: Callable[[str], Problem] = small,
+    inputs_of: Callable[[Problem, Case, int], Inputs] = _exact_inputs,
 ) -> Iterator[None]:
     """While active the grader judges small problems, here, and measures what `measured` says.
 
     On a GPU it counts the work that `work` says, by problem; of others full marks. `problem_of`
-    makes the problems in place of `small`.
+    makes the problems in place of `small`, `inputs_of` the inputs of their cases.
     """
     run = functools.partial(_InThisProcess, work=work or {})
     with (
         forked_workers(),
-        mock.patch.object(case, "make_inputs", _exact_inputs),
-        mock.patch.object(problem_run, "make_inputs", _exact_inputs),
+        mock.patch.object(case, "make_inputs", inputs_of),
+        mock.patch.object(problem_run, "make_inputs", inputs_of),
         mock.patch.object(api, "TestRun", run),
         mock.patch.object(api, "load_problem", problem_of),
         mock.patch.object(api, "Children", lambda: _Measurements(measured or {})),

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from grader.base.background import Behind
+from tests.harness import PROMPT_S
 
 
 def fails():
@@ -13,7 +14,7 @@ def fails():
 
 def test_pieces_are_done_in_order_while_the_owner_goes_on():
     behind, go, done = Behind(8), threading.Event(), []
-    behind.add(lambda: done.append(go.wait(10)))
+    behind.add(lambda: done.append(go.wait(PROMPT_S)))
     for number in range(3):
         behind.add(lambda number=number: done.append(number))
     assert done == []  # the first still waits
@@ -46,7 +47,7 @@ def test_who_brings_more_than_may_wait_waits():
     owner.join(0.2)
     assert owner.is_alive()
     go.set()
-    owner.join(10)
+    owner.join(PROMPT_S)
     assert not owner.is_alive()
     behind.finish()
 

@@ -21,6 +21,7 @@ from benchmarks.run import Runner, Settings, _result, measure
 from benchmarks.timing import Clock, Entrant, interleave, spread
 from docs.pictures.palette import PALETTE
 from grader.spec.problem import ROOT
+from tests.shares import drawn
 
 RULES = [
     (seqlen, is_causal, window, sinks)
@@ -302,10 +303,10 @@ def test_plots_follow_the_readers_mode(name):
 
 @pytest.mark.parametrize(
     ("record_of", "names"),
-    [
+    drawn([
         ("1", ["ratio.svg"]), ("1-growth", ["time.svg", "memory.svg"]),
         ("3-limits", ["limits.svg"]),
-    ],
+    ], 3),
 )  # fmt: skip
 def test_plots_are_those_of_the_records(tmp_path, record_of, names):
     matplotlib = pytest.importorskip("matplotlib")

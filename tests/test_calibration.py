@@ -61,9 +61,6 @@ def calibration():
     return of_environment(H200, "solutions", 3, problems)
 
 
-# -- what several runs imply --------------------------------------------------------------------
-
-
 def test_a_calibrated_problem_has_all_runs_and_their_spread():
     found = calibrated(P03, "cuda", runs("p03", 18.0, 20.0, 19.0))
     assert found.speedups == (18.0, 20.0, 19.0) and found.median == 19.0
@@ -94,9 +91,6 @@ def test_a_cpu_keeps_the_floor_that_is_stated_for_it():
     shape = str(p01.benchmarks_on("cpu")[0])
     found = calibrated(p01, "cpu", [figures("p01", s, shape=shape) for s in (4.0, 4.4, 4.6)])
     assert (found.floor, found.full) == (1.0, 2.6)
-
-
-# -- the file -----------------------------------------------------------------------------------
 
 
 def test_a_calibration_is_read_as_it_was_written(calibration, tmp_path):
@@ -211,9 +205,6 @@ def test_grade_refuses_it_before_anything_runs(calibration, tmp_path, monkeypatc
     told = f"grader: {path}: device_name: got 'NVIDIA H200' (cuda), expected 'x86_64' (cpu)"
     out, err = capfd.readouterr()
     assert err.startswith(told) and out == ""
-
-
-# -- grading with one -----------------------------------------------------------------------------
 
 
 def test_a_calibration_counts_for_its_shape_alone(calibration):

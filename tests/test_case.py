@@ -30,7 +30,7 @@ from grader.spec.grade_record import (
 from grader.spec.problem import ROOT, ManifestError, load_problem, problem_ids
 from tests import forked
 from tests.harness import judge, model_answer
-from tests.shares import drawn
+from tests.shares import drawn, of_all
 
 CASES = {case.id: case for id in problem_ids() for case in cases_of(id)}
 SLOW = [case for case in CASES.values() if not case.fails]
@@ -61,9 +61,9 @@ def test_a_case_offers_causes_that_can_occur_and_has_one_bug(case):
     assert len(feeding) <= lines / 10 and not wrong & feeding
 
 
-# Of a small corpus: two of all problems per version, and one of the slow ones; `make sweep` judges
+# Of a small corpus: one of all problems per version, and one of the slow ones; `make sweep` judges
 # all of them.
-@pytest.mark.parametrize("case", drawn(FAST, 14, lambda case: None), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", drawn(FAST, 27, of_all), ids=lambda case: case.id)
 def test_the_judge_finds_the_bug_and_nothing_else(case):
     judged = judge(case.text(), case.problem, seed=SEED)
     failed = [check.id for check in judged.checks if check.verdict is not Verdict.PASS]
@@ -73,18 +73,18 @@ def test_the_judge_finds_the_bug_and_nothing_else(case):
     assert judged.named.isdisjoint(case.others)
 
 
-@pytest.mark.parametrize("case", drawn(SLOW, 9, lambda case: None), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", drawn(SLOW, 9, of_all), ids=lambda case: case.id)
 def test_a_slow_case_is_right(case):
     judged = judge(case.text(), case.problem, seed=SEED)
     assert all(check.verdict is Verdict.PASS for check in judged.checks)
 
 
-def test_the_case_of_spills_spills_and_the_answer_does_not():
-    def spilled(source):
-        compiled = judge(source, load_problem("p05"), checks=["compiles"], seed=SEED)
-        return [kernel.kernel.stack_bytes for kernel in compiled.of("compiles").kernels]
-
-    assert min(spilled(CASES["p05-4"].text())) > 0 == max(spilled(model_answer("p05")))
+@pytest.mark.parametrize(("id", "spills"), drawn([("p05-4", True), ("p05", False)], 2))
+def test_the_case_of_spills_spills_and_the_answer_does_not(id, spills):
+    source = CASES[id].text() if spills else model_answer(id)
+    compiled = judge(source, load_problem("p05"), checks=["compiles"], seed=SEED)
+    spilled = [kernel.kernel.stack_bytes for kernel in compiled.of("compiles").kernels]
+    assert spilled and all((one > 0) == spills for one in spilled)
 
 
 def test_figures_of_the_slow_cases_are_those_that_were_counted_and_recorded():
@@ -102,9 +102,6 @@ def test_figures_of_the_slow_cases_are_those_that_were_counted_and_recorded():
     )
     assert "head_dim 128, with 128 MiB of K and V" in CASES["p04-4"].figures
     assert "0.312 ms, the answer 0.203 ms" in CASES["p04-4"].figures
-
-
-# -- what is said of an opened case ---------------------------------------------------------------
 
 
 def result_of(case):
@@ -141,9 +138,6 @@ def test_the_report_on_a_case_names_neither_bug_nor_place():
     assert "got 1   expected 2" in said and "make case P=p06" in said
     assert not any(word in said for word in ("NAME", "a name", "a note", "help here", "look there"))
     assert '"line":35' not in said and '"step":1' not in said
-
-
-# -- the command ----------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -50,9 +50,6 @@ def made(kernels, capability=89, problem="p04", source="x"):
     return found
 
 
-# -- tables ---------------------------------------------------------------------------------------
-
-
 def test_a_kernel_is_one_row_beside_the_limit_of_its_chip():
     found = made([row(), row(head_dim=128, stack_bytes=24, spill_bytes=40, registers=255)])
     first, second = chips_table.kernel_rows(found)
@@ -83,8 +80,6 @@ def test_a_refused_kernel_and_unknown_dots_are_said():
     assert "| dots in 16-bit | unknown | mma |" in text  # a kernel without dots is none of these
     assert next(iter(chips_table.kernel_rows(made(kernels))))[9] == "refused"
 
-
-# -- compiling for a chip that no submission is compiled for --------------------------------------
 
 KERNEL = """\
 import torch, triton
@@ -180,9 +175,6 @@ def test_cuda_reserves_no_shared_memory_before_8_0():
     assert resident_programs(EVERY_CHIP[89], **usage) == (3, "shared memory")
 
 
-# -- the command ----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def compiled(monkeypatch):
     """What the command asks to be compiled; nothing is."""
@@ -247,9 +239,6 @@ def test_where_nothing_can_be_compiled_it_says_why(monkeypatch, capsys, compiled
     monkeypatch.setattr(chips, "unavailable", lambda: "Triton is not installed")
     assert chips.main([]) == 4
     assert "Triton is not installed" in capsys.readouterr().err and not compiled
-
-
-# -- the page -------------------------------------------------------------------------------------
 
 
 def test_the_page_shows_the_record(capsys):

@@ -12,6 +12,7 @@ from grader.commands.package import command as package
 from grader.judge import surroundings
 from grader.report import exports, junit
 from grader.spec.problem import ROOT, load_problem, problem_ids
+from tests.harness import PROMPT_S
 from tests.records import write_answers
 from tests.test_render_classroom import JOB, result50_of
 
@@ -72,7 +73,9 @@ def test_the_autograder_of_classroom_50_writes_its_result(tmp_path):
 
     def grade(variables):
         command = [sys.executable, script]
-        return subprocess.run(command, cwd=work, env=variables, capture_output=True, timeout=60)
+        return subprocess.run(
+            command, cwd=work, env=variables, capture_output=True, timeout=PROMPT_S
+        )
 
     done = grade({**os.environ, **JOB})
     assert done.returncode == 0, done.stderr

@@ -40,19 +40,13 @@ def run(store, engine, *, again=False, versions=VERSIONS, interrupted=lambda: Fa
     return view
 
 
-# -- what is graded ------------------------------------------------------------------------------
-
-
 def test_a_task_is_a_student_and_identical_files_are_graded_once(store):
     hand_in(store, "ada", {"p02": b"7", "p04": b"5"})
     hand_in(store, "bob", {"p02": b"7", "p04": b"3"})
     hand_in(store, "eve", {"p02": b"7", "p04": b"5"})
     engine = FakeEngine()
     view = run(store, engine)
-    assert [dict(t.files) for t in engine.submitted] == [
-        {"p02": b"7", "p04": b"5"},
-        {"p04": b"3"},
-    ]
+    assert [dict(t.files) for t in engine.submitted] == [{"p02": b"7", "p04": b"5"}, {"p04": b"3"}]
     assert (view.graded, view.cached, view.faults) == (3, 0, 0)
     again = FakeEngine()
     view = run(store, again)
@@ -78,9 +72,6 @@ def test_only_who_is_on_the_roster_is_graded(store):
     engine = FakeEngine()
     run(store, engine)
     assert [dict(t.files) for t in engine.submitted] == [{"p02": b"7"}]
-
-
-# -- faults --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("word", ["lost", "killed", "limit", "internal", "unfinished"])
@@ -172,9 +163,6 @@ def test_a_full_disk_ends_the_run_and_what_was_stored_stays(store):
     assert len(rest.submitted) == 40 - done
 
 
-# -- the view ------------------------------------------------------------------------------------
-
-
 def test_elsewhere_than_on_a_terminal_every_student_is_a_line(store):
     store.set_students([Student(id="a\x1b[31m\nb"), Student(id="bob")])
     hand_in(store, "a\x1b[31m\nb", {"p02": b"7"})
@@ -213,9 +201,6 @@ def test_the_time_left_is_the_rate_so_far():
     assert view.summary() == "4 of 7 files, 2 from before, 1 fault, about 3 min left"
     assert [duration(s) for s in (40, 800, 9000)] == ["40 s", "13 min", "2.5 h"]
     view.started(job)
-
-
-# -- the lock ------------------------------------------------------------------------------------
 
 
 def test_a_second_run_says_who_is_at_work(tmp_path):

@@ -34,9 +34,6 @@ KEYS = {"p02": key_of("p02", DATA)}
 TASK = Task({"p02": DATA}, Settings(device="cpu", limit_s=5.0))
 
 
-# -- the process ---------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def scripted(monkeypatch):
     """Run this Python code in the place of a grading."""
@@ -156,9 +153,6 @@ def test_a_machine_without_torch_says_so(monkeypatch):
     assert "can be jailed on this machine: no bwrap" in grading.look(Settings(official=True))
 
 
-# -- what counts ---------------------------------------------------------------------------------
-
-
 def outcome_of(*problems, exit_code=0, **fields):
     return GradingOutcome(exit_code, record_of(*problems, **fields).to_json(), "last words\n", 2.0)
 
@@ -220,9 +214,6 @@ def test_a_busy_machine_is_called_so_by_the_judge():
     assert speed_evidence(figures, "p01").reason.startswith(BUSY)
 
 
-# -- versions ------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A copy of all that grades."""
@@ -282,9 +273,6 @@ def test_a_version_is_that_of_a_machine_a_mode_and_a_calibration():
     assert len({v for each in found for v in each.values()}) == 2 * len(found)
     driver = CPU.model_copy(update={"driver": "580", "notes": ("n",), "python": "3.13.1"})
     assert versions(ROOT, driver) == found[0]
-
-
-# -- the gradebook -------------------------------------------------------------------------------
 
 
 @pytest.fixture

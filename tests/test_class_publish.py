@@ -48,9 +48,6 @@ def published(store, course, *ids):
 WORSE = wrong(full("p04"), ["plain"])
 
 
-# Why.
-
-
 def test_without_a_change_nothing_is_published_twice(store, course):
     published(store, course, "ada", "bob")
     assert since(store, course) == []
@@ -125,9 +122,6 @@ def test_losses_come_first_whatever_the_order_of_the_roster(store, course):
         run(course, "override", "--student", student, "--points", str(points), *decided)
     code, shown = run(course, "diff")
     assert code == 1 and re.findall(r"^(ada|bob|cyd)", shown, re.M) == ["bob", "ada", "cyd"]
-
-
-# What is refused.
 
 
 def test_losses_are_refused_with_their_names_until_they_are_accepted(store, course):
@@ -207,9 +201,6 @@ def test_publishing_and_forgetting_wait_for_no_run_at_work(store, course):
     assert store.students()
 
 
-# Decisions.
-
-
 def test_decisions_are_kept_and_listed(store, course):
     published(store, course, "ada")
     for points in ("3", "4.5"):
@@ -274,9 +265,6 @@ def test_hostile_text_is_one_line_on_a_terminal(store, course):
         assert all(len(line) <= 80 for line in shown.split("\n"))
 
 
-# Forgetting.
-
-
 def test_a_student_is_forgotten_with_rows_and_files(store, course):
     published(store, course, "ada", "bob")
     run(course, "report")
@@ -329,9 +317,6 @@ def test_files_go_before_rows_so_that_a_failure_can_be_repeated(store, course, m
     with pytest.raises(Exception, match="no: what is stored already is kept"):
         run(course, "forget", "--student", "ada", "--yes")
     assert store.students() and outputs.report_files(course, "ada")[0].exists()
-
-
-# The whole way, from collecting to the gradebook.
 
 
 def test_late_days_from_collecting_to_the_gradebook(tmp_path, capsys):

@@ -30,9 +30,6 @@ def class_page(store, course):
     return checked(report.class_page(summarize(read_standing(store))))
 
 
-# What is counted.
-
-
 def override(student, problem, points, reason):
     given = {"kind": "override", "author": "kim", "at": AT}
     return Decision(student=student, problem=problem, points=points, reason=reason, **given)
@@ -128,9 +125,6 @@ def test_speeds_are_of_right_answers_and_by_device(store, course):
     assert found.speeds[1].bars == (Bar("16 to 32x", 1, 2), Bar("32 to 64x", 1, 2))
 
 
-# The page of the class.
-
-
 @pytest.mark.parametrize("count", [0, 1, 40])
 def test_a_class_of_any_size_has_a_page_without_names_and_a_number_beside_every_bar(store, count):
     fill(store, count)
@@ -151,9 +145,6 @@ def test_a_class_of_two_hundred_takes_seconds(store, course):
     begin = time.process_time()
     checked(report.class_page(summarize(read_standing(store))))
     assert time.process_time() - begin < 4  # checking the page included
-
-
-# Reports of students.
 
 
 @pytest.mark.parametrize("id", [*IDS, "a" * 200, "..", ".hidden", "-x", "NUL", "con", "lpt1"])

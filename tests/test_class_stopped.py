@@ -25,6 +25,7 @@ from grader.spec.problem import ROOT, load_problem
 from tests import class_commands
 from tests.classes import hand_in
 from tests.fake_engine import FakeEngine
+from tests.harness import PROMPT_S
 from tests.shares import drawn
 from tests.test_class import run
 
@@ -47,9 +48,6 @@ sys.exit(cli.main(sys.argv[1:]))
 def store(tmp_path):
     with Store(tmp_path / DATABASE) as store:
         yield store
-
-
-# -- Ctrl-C --------------------------------------------------------------------------------------
 
 
 class Terminal:
@@ -76,7 +74,7 @@ class Terminal:
     def _connect(self):
         return sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)
 
-    def interrupt(self, wanted, seconds=120):
+    def interrupt(self, wanted, seconds=PROMPT_S):
         """Press Ctrl-C when there are so many results."""
         deadline = time.monotonic() + seconds
         while not (self.started.exists() and self.results() >= wanted):
@@ -84,7 +82,7 @@ class Terminal:
             self._read()
         os.write(self._terminal, b"\x03")
 
-    def end(self, seconds=60):
+    def end(self, seconds=PROMPT_S):
         """Wait for its end; return the exit code and the last that it said."""
         text, deadline = b"", time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -165,8 +163,6 @@ def test_an_engine_is_not_waited_for_without_a_limit(store, monkeypatch):
     assert store._all("SELECT count(*) FROM results") == [(1,)]
 
 
-# -- a full disk ---------------------------------------------------------------------------------
-
 FULL = """
 import resource, sys
 from pathlib import Path
@@ -235,9 +231,6 @@ def test_a_full_disk_while_an_archive_is_unpacked(tmp_path, monkeypatch, capsys)
     arguments = ["collect", str(tmp_path / "class.zip"), "--course", str(tmp_path / "c")]
     code = cli.main(["class", *arguments])
     assert code == 4 and "cannot be unpacked: No space left on device" in capsys.readouterr().err
-
-
-# -- a judge that refuses ------------------------------------------------------------------------
 
 
 def test_a_judge_that_refuses_to_grade_ends_the_run_at_once(store, monkeypatch):

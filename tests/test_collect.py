@@ -80,10 +80,7 @@ LAYOUTS = {
         "Ada Lovelace_55_assignsubmission_onlinetext_onlinetext.html": "<p>",
     },
 }
-CANVAS_ROSTER = (
-    Student(id="101", name="Lovelace, Ada"),
-    Student(id="102", name="Hopper, Grace"),
-)
+CANVAS_ROSTER = (Student(id="101", name="Lovelace, Ada"), Student(id="102", name="Hopper, Grace"))
 
 
 @pytest.mark.parametrize("form", ["folder", "archive"])

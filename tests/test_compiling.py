@@ -254,7 +254,7 @@ def test_a_compilation_that_takes_too_long_is_told_as_one(line, compiling, word)
     assert "loop" in outcome.of_result(ended).help or compiling
 
 
-@pytest.mark.parametrize("problem_id", drawn(["p02", "p04", "p07", "p09"], 2))
+@pytest.mark.parametrize("problem_id", drawn(["p02", "p04", "p07", "p09"], 4))
 def test_model_answers_compile_for_both_chips(problem_id):
     problem = load_problem(problem_id)
     on_rows = "rows" in problem.base.given

@@ -205,9 +205,6 @@ def test_outputs_of_two_heads_may_be_of_very_different_size():
     assert failing(got, scaled) == {"out"}
 
 
-# What a difference tells.
-
-
 def changed(place, value, name="out", problem=P03, given=PLAIN, exact=False):
     """The difference when one or more elements of the truth are replaced."""
     _, _, expected = example(problem, given, exact=exact)

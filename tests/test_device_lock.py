@@ -9,7 +9,7 @@ import time
 import pytest
 
 from grader.timing import device_lock
-from tests.harness import PROMPT_S
+from tests.harness import PROMPT_S, until
 
 
 @pytest.fixture
@@ -18,11 +18,11 @@ def lock(tmp_path, monkeypatch):
     return tmp_path / f"grader-{os.getuid()}-gpu.lock"
 
 
-def alone(wait_s=5.0):
+def alone(wait_s=PROMPT_S):
     return device_lock.held("gpu", alone=True, wait_s=wait_s)
 
 
-def beside(wait_s=5.0):
+def beside(wait_s=PROMPT_S):
     return device_lock.held("gpu", alone=False, wait_s=wait_s)
 
 
@@ -67,14 +67,19 @@ def test_what_comes_later_does_not_pass_what_waits(lock):
     test.enter_context(beside())
     measurement = threading.Thread(target=use, args=("measurement", alone()))
     measurement.start()
-    time.sleep(0.3)
+
+    def is_passed():
+        with beside(0.0) as had:
+            return had
+
+    assert until(lambda: not is_passed())
     later = threading.Thread(target=use, args=("a later test", beside()))
     later.start()
-    time.sleep(0.3)
+    later.join(0.2)
     assert order == []
     test.close()
-    measurement.join(5.0)
-    later.join(5.0)
+    measurement.join(PROMPT_S)
+    later.join(PROMPT_S)
     assert order == ["measurement", "a later test"]
 
 

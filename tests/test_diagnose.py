@@ -123,8 +123,6 @@ def test_a_right_case_on_which_a_mistake_makes_no_difference_contradicts_nothing
 
 
 # Made-up mistakes, so that it is known where they agree.
-
-
 def scaled(inputs, options):
     return "softmax_scale" in options
 

@@ -21,8 +21,9 @@ from grader.spec.grade_record import Verdict
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem, problem_ids
 from tests import forked
-from tests.harness import cases_of, model_answer, run_of
+from tests.harness import cases_of, edited, model_answer, run_of
 from tests.on_machine import machine_in_process
+from tests.shares import drawn
 
 _quick = forked.quick
 
@@ -125,13 +126,11 @@ def test_a_number_of_each_query_has_32_bits(rounded, queries, is_computed_from):
     assert torch.equal(exact.of(y), x.double())
 
 
-# -- answers and mistakes --------------------------------------------------------------------------
-
 # Relative; of gradients 1e-6: exp2 takes lse times log2(e), which is an fp32 constant.
 _MOST = {"y": 1e-13, "out": 1e-7, "lse": 1e-7}
 
 
-@pytest.mark.parametrize("problem_id", problem_ids())
+@pytest.mark.parametrize("problem_id", drawn(problem_ids(), 2))
 def test_an_answer_is_right_to_more_digits_than_16_or_32_bits_have(problem_id):
     problem = load_problem(problem_id)
     call = _session(problem).call if problem.uses_triton else _called_here
@@ -217,7 +216,7 @@ _ROUNDED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _ROUNDED)
+@pytest.mark.parametrize("name", drawn(_ROUNDED, 2))
 def test_a_rounding_that_alone_is_wrong_is_named_with_its_line(name):
     problem_id, check, number, says, cause, line, *edits = _ROUNDED[name]
     source, finding, causes = _judged(problem_id, check, number, edits)
@@ -239,7 +238,7 @@ _WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _WRONG)
+@pytest.mark.parametrize("name", drawn(_WRONG, 2))
 def test_a_formula_that_is_wrong_without_any_rounding_is_no_rounding(name):
     problem_id, check, number, *edits = _WRONG[name]
     _, finding, causes = _judged(problem_id, check, number, edits)
@@ -249,10 +248,7 @@ def test_a_formula_that_is_wrong_without_any_rounding_is_no_rounding(name):
 
 def _judged(problem_id, check_id, number, edits):
     """The source of a wrong answer, and what is said and named of one case."""
-    source, problem = model_answer(problem_id), load_problem(problem_id)
-    for old, new in edits:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
+    source, problem = edited(model_answer(problem_id), *edits), load_problem(problem_id)
     run = run_of(source, problem)
     try:
         check, index, case = cases_of(problem, [check_id])[number]

@@ -10,7 +10,7 @@ from grader.causes import diagnose
 from grader.causes.rules.fitted import fitted
 from grader.spec.problem import load_problem
 from tests import forked
-from tests.harness import Judged, judge, model_answer
+from tests.harness import Judged, edited, judge, model_answer
 from tests.shares import drawn
 
 PROBLEM = load_problem("p01")
@@ -26,9 +26,7 @@ _quick = forked.quick
 
 
 def of(old: str, new: str) -> Judged:
-    source = model_answer("p01")
-    assert source.count(old) == 1
-    return judge(source.replace(old, new), PROBLEM, checks=("plain", "one_tile"))
+    return judge(edited(model_answer("p01"), (old, new)), PROBLEM, checks=("plain", "one_tile"))
 
 
 @pytest.mark.parametrize(

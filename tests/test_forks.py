@@ -95,7 +95,7 @@ def test_forked_workers_compile_what_fresh_ones_do(server):
 
 
 def test_what_a_worker_started_ends_with_it(server):
-    line = "os.fork() or (os.setsid(), os.write(1, b' %d ' % os.getpid()), time.sleep(60))"
+    line = "os.fork() or (os.setsid(), os.write(1, b' %d ' % os.getpid()), time.sleep(600))"
     source = f"import os, time\n{line}\n".encode()  # written at once: both print to one pipe
     with sandbox(source + ANSWER) as worker:
         assert worker.ready().status is Status.OK
@@ -151,10 +151,7 @@ def answer():
     ],
 )
 def test_what_the_first_launch_and_gradient_import_is_imported_once(opens, found):
-    with (
-        opens(),
-        Sandbox(IMPORTED, "answer.py", "answer", device="cpu", role="plan") as worker,
-    ):
+    with opens(), Sandbox(IMPORTED, "answer.py", "answer", device="cpu", role="plan") as worker:
         assert worker.ready().status is Status.OK
         assert isinstance(worker._process, forks.Forked) and worker.output() == found
 
@@ -164,8 +161,6 @@ def test_only_a_child_of_the_judge_can_be_adopted():
         assert reaper.adopt(lambda pid=pid: pid) is None
         assert pid not in reaper.started()
 
-
-# -- children of the judge that are forked ------------------------------------------------------
 
 WITH_WORKER = r"""
 import os

@@ -25,9 +25,6 @@ P03, P04 = load_problem("p03"), load_problem("p04")
 _quick = forked.quick
 
 
-# -- plumbing ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scale", [0.125, -0.5, 0.0, 3.0])
 def test_a_positive_scale_gives_the_same_scores(scale):
     q = torch.randn(1, 2, 3, 16, dtype=torch.float64)
@@ -73,9 +70,6 @@ def test_equal_heads_unless_grouped():
         check_attention(q, k, k)
     with pytest.raises(ValueError, match=r"^num_kv_heads: got 3, expected a divisor of"):
         check_attention(q, torch.empty(1, 3, 3, 16), k, grouped=True)
-
-
-# -- who may import what -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())
@@ -133,9 +127,6 @@ def test_a_right_file_of_release_0_25_is_right(id, now, before):
     text = model_answer(id)
     assert now in text
     assert judge(text.replace(now, before), load_problem(id), checks={"plain"}).wrong == {}
-
-
-# -- whose copy --------------------------------------------------------------------------------
 
 
 def test_given_in_a_submission_is_not_used_and_the_report_says_so(tmp_path, capfd):

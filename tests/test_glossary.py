@@ -27,9 +27,6 @@ def handout(problem):
     return (PROBLEMS / problem / "README.md").read_text(encoding="utf-8")
 
 
-# -- words ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("section", (FIELD, REPORTS), ids=("field", "reports"))
 def test_entries_are_sorted_and_short(section):
     found = [term.casefold() for term, _ in ENTRY.findall(section)]
@@ -92,9 +89,6 @@ def test_every_label_of_a_message_has_an_entry():
     labels += re.findall(r'\[?\("(state|line)", ', source)
     assert len(labels) == 13
     assert set(labels) - {"input"} <= set(terms(REPORTS))
-
-
-# -- symbols ----------------------------------------------------------------------------------
 
 
 def rows():

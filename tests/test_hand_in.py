@@ -58,9 +58,6 @@ def collected(source, students=CLASS):
     return {hand_in.student: (hand_in, files) for hand_in, files in found.hand_ins}
 
 
-# -- a folder ----------------------------------------------------------------------------------
-
-
 def test_a_folder_has_an_archive_for_each_name_and_no_half_of_one(submit, drop):
     code, out, _ = submit(drop, text="first")
     assert (code, "handed in as" in out, "upload" in out) == (0, True, False)
@@ -110,9 +107,6 @@ def test_one_account_that_hands_in_for_two_is_noted(submit, drop):
     assert notes["eve"] == ()
     (note,) = notes["ada"]
     assert note == "written by the account (uid 0) that wrote s2's, too: see whose it is"
-
-
-# -- a repository ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("address", ["{}", "file://{}"])
@@ -167,9 +161,6 @@ def test_a_branch_that_is_too_large_is_an_error_of_its_student_alone(
     found = collected(repository)
     assert found["ada"][0].error is None and found["s2"][0].error
     assert found["s2"][1] == {}
-
-
-# -- what is refused ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

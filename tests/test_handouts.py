@@ -17,7 +17,7 @@ from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from grader.spec.problem_tables import WORK
 from tests import steps
 from tests.forked import forked_workers
-from tests.harness import judge, model_answer
+from tests.harness import edited, judge, model_answer
 from tests.mutants import p06
 from tests.on_machine import machine_in_process
 from tests.shares import drawn
@@ -86,9 +86,6 @@ def documents():
     yield from sorted(PROBLEMS.glob("p*/*.md"))
     yield ROOT / "README.md"
     yield from sorted((ROOT / "docs").rglob("*.md"))
-
-
-# -- shape ------------------------------------------------------------------------------------
 
 
 @each_problem
@@ -178,10 +175,9 @@ def test_a_step_for_work_can_cost_correctness(problem_id, check, old, new):
     last = sections(problem)["Steps"].rpartition("### Step ")[2]
     assert "Turns green: `work`" in last
     assert "costs correctness." in " ".join(last.split())
-    answer = model_answer(problem_id)
-    assert answer.count(old) == 1
+    wrong = edited(model_answer(problem_id), (old, new))
     with forked_workers():
-        assert judge(answer.replace(old, new), problem, checks=(check,)).wrong
+        assert judge(wrong, problem, checks=(check,)).wrong
 
 
 @each_problem
@@ -235,9 +231,6 @@ def survive_markdown(text):
     for formula in [*formulas, *inline]:
         assert not MATH_TRAPS.search(formula), formula
         assert not re.search(r"<[a-z]", formula), f"looks like an HTML tag: {formula}"
-
-
-# -- numbers ----------------------------------------------------------------------------------
 
 
 @each_problem
@@ -319,9 +312,6 @@ def test_interface_is_that_of_problem_toml(problem):
     text = "".join(sections(problem)["Interface"].replace("`", "").split())
     assert problem.signature.replace(" ", "") in text
     assert "".join(problem.returns[:1]) in text
-
-
-# -- names ------------------------------------------------------------------------------------
 
 
 @each_problem

@@ -69,9 +69,6 @@ def hint(folder, shown, *ids, test=never, restart=False):
     return next_hint(ids, folder, shown, test, restart=restart)
 
 
-# -- HINTS.md ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("problem_id", problem_ids())
 def test_each_step_has_a_nudge_and_then_the_answer_in_parts(problem_id):
     problem = load_problem(problem_id)
@@ -107,9 +104,6 @@ def test_formulas_become_words():
         "2^31 - 1 and 2^(-infinity - 0) = 0"
     )
     assert plain_formulas("a price of $5") == "a price of $5"
-
-
-# -- the step ------------------------------------------------------------------------------------
 
 
 def test_the_first_step_without_code_is_the_one(folder):
@@ -179,9 +173,6 @@ def test_a_file_of_another_release_is_told(folder, shown):
     assert "another release" in render(hint(folder, shown, "p04"))
 
 
-# -- the hints -----------------------------------------------------------------------------------
-
-
 def test_hints_come_one_by_one_and_then_say_where_to_read_on(folder, shown, tmp_path):
     hints = hints_of(load_problem("p03"))[1]
     for number, text in enumerate(hints, start=1):
@@ -230,9 +221,6 @@ def test_without_a_place_for_the_state_hints_are_given_all_the_same(folder):
     shown = Shown(None)
     assert [hint(folder, shown, "p01").number for _ in range(2)] == [1, 2]
     assert "not kept" in render(hint(folder, shown, "p01"), shown.notices)
-
-
-# -- the command ---------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from tests import needs
 from tests.hostile.catalogue import CATALOGUE
 from tests.hostile.court import grade, kind, packed
 from tests.hostile.entry import Hostile
-from tests.shares import drawn
+from tests.shares import drawn, of_all
 
 QUICK = [
     entry for entry in CATALOGUE if not entry.slow and (torch.cuda.is_available() or not entry.gpu)
 ]
-RUNS = packed(drawn(QUICK, 40, kind))
+RUNS = drawn(packed(drawn(QUICK, 40, kind)), 2, of_all)
 
 
 @pytest.mark.parametrize("number", range(len(RUNS)))

@@ -13,21 +13,12 @@ import pytest
 from grader.source.policy.rules import violations
 from grader.spec.problem import load_problem
 from tests import forked
-from tests.harness import judge, model_answer, whole_answer
+from tests.harness import edited, judge, model_answer, whole_answer
 from tests.shares import drawn
 
 P02 = load_problem("p02")
 
 _quick = forked.quick
-
-
-def edited(*edits: tuple[str, str]) -> str:
-    """The model answer with edits."""
-    source = model_answer("p02")
-    for old, new in edits:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    return source
 
 
 def language_as(imports: str, name: str) -> str:
@@ -52,6 +43,7 @@ def words() -> str:
     zero = 0.0 if not nobody else 1.0
 """
     return edited(
+        model_answer("p02"),
         (line, zeros + line.replace(larger, same)),
         ("    x_tile = tl.load(", before + "    x_tile = tl.load("),
         (f"{head})", f"{head}, HIDES=None)"),
@@ -174,9 +166,12 @@ IDIOMS = {
         "from __future__ import annotations\nimport triton.language as tl", "tl"
     ),
     "functions by their names": edited(
-        ("import torch\n", _IMPORTED), (_SUM, f"row_sum(acc, axis=1) * {_ONES}")
+        model_answer("p02"),
+        ("import torch\n", _IMPORTED),
+        (_SUM, f"row_sum(acc, axis=1) * {_ONES}"),
     ),
     "functions of one's own": edited(
+        model_answer("p02"),
         ("\n\n@triton.jit\ndef _load", f"\n{_FUNCTIONS}\n@triton.jit\ndef _load"),
         (_SUM, "tl.reduce(_scaled(acc), 1, _sum) / twice(twice(2))"),
     ),

@@ -98,9 +98,6 @@ def speed_of(record, problem_id):
     return problems[problem_id]["components"]["speed"]["figures"]
 
 
-# -- where the answers were measured ------------------------------------------------------------
-
-
 @each_problem
 def test_the_answer_earns_all_points_where_it_was_measured(problem_id):
     assert GPUS["H100"].targets(problem_id).full <= H100[problem_id]
@@ -132,9 +129,6 @@ def test_the_recorded_gpu_is_that_of_the_record():
     assert tuple(environment["capability"]) == rule.RECORDED_CAPABILITY
     assert GPUS["H200"].chip == rule.RECORDED_CHIP
     assert RECORDS[-1] == rule.RECORD
-
-
-# -- everywhere ---------------------------------------------------------------------------------
 
 
 @each_gpu
@@ -245,8 +239,6 @@ def test_a_record_that_is_damaged_is_named(monkeypatch, tmp_path, text):
         rule._record.cache_clear()
 
 
-# -- the page -----------------------------------------------------------------------------------
-
 PAGE = ROOT / "docs" / "grading.md"
 BEGIN, END = "<!-- table of implied targets -->\n", "<!-- end of table -->"
 
@@ -269,9 +261,6 @@ def test_the_page_says_how_easy_the_targets_of_an_h100_are():
     ratios = [H100[id] / GPUS["H100"].targets(id).full for id in TRITON]
     told = f"the answers reached {min(ratios):.1f} to {max(ratios):.1f} times the target"
     assert told in " ".join(PAGE.read_text(encoding="utf-8").split())
-
-
-# -- spacing, and which targets count --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

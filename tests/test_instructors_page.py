@@ -107,9 +107,6 @@ def test_figures_are_those_of_the_code():
     assert ".release.json" in TEXT and command.ledger.NAME == ".release.json"
 
 
-# -- a class --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def course(tmp_path, monkeypatch):
     """A class as on the page, where the commands of the page find it."""

@@ -22,8 +22,6 @@ from tests.submissions import (
     refusal,
 )
 
-# -- where answers are found ----------------------------------------------------------------------
-
 
 @each_form
 @pytest.mark.parametrize("prefix", ["", "problems/", "Jane Doe/hw 1/", "x" * 150 + "/", "Übung/"])
@@ -150,9 +148,6 @@ def test_files_that_are_no_submission(tmp_path):
     assert "got a link" in refusal(tmp_path / "link.zip")
 
 
-# -- folders --------------------------------------------------------------------------------------
-
-
 def test_a_folder_with_all_kinds_of_files(tmp_path):
     folder = make_folder(tmp_path / "s", TWO | {"deep/" * 40 + "x.py": b""})
     (folder / "p01").symlink_to(folder / "p04")
@@ -203,9 +198,6 @@ def test_a_file_that_becomes_a_link_is_not_followed(tmp_path):
         (folder / "p02").symlink_to(tmp_path / "elsewhere")
         with pytest.raises(OSError):
             other.read()
-
-
-# -- receipts -------------------------------------------------------------------------------------
 
 
 def test_the_code_depends_on_names_and_bytes_alone():

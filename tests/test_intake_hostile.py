@@ -30,8 +30,6 @@ from tests.submissions import (
     refusal,
 )
 
-# -- sizes and damage -----------------------------------------------------------------------------
-
 
 @each_form
 def test_a_file_too_long_is_cut_where_the_judge_sees_it(tmp_path, make):
@@ -174,9 +172,6 @@ def test_a_chain_of_attributes(tmp_path):
     path.write_bytes(header.tobuf() * 5000)
     with _Bounds():
         assert "damaged" in refusal(path)
-
-
-# -- entries that are no files --------------------------------------------------------------------
 
 
 def test_an_encrypted_zip(tmp_path):

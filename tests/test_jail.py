@@ -14,6 +14,7 @@ from grader.commands import cli
 from grader.isolate import inspection, jail, system_calls, usage, warden
 from grader.spec.problem import ROOT
 from tests import needs
+from tests.harness import PROMPT_S
 from tests.shares import drawn
 
 
@@ -271,7 +272,7 @@ def test_what_is_written_as_compiled_kernels_has_limits(tmp_path, monkeypatch, p
     monkeypatch.setattr(warden, "MOST_KERNEL_BYTES", 2**20)
     monkeypatch.setattr(warden, "MOST_KERNEL_FILES", 50)
     monkeypatch.setattr(warden, "_LOOKS_PER_MAPS", 2)
-    end = "time.sleep(0.3)\n" if told is None else "time.sleep(60)\n"
+    end = "time.sleep(0.3)\n" if told is None else "time.sleep(600)\n"
     # It begins when the warden watches.
     begin = "sys.stdin.read(1)\n"
     command = [sys.executable, "-I", "-S", "-c", f"{_KEPT}{begin}{program}{end}", str(kernels)]
@@ -283,7 +284,7 @@ def test_what_is_written_as_compiled_kernels_has_limits(tmp_path, monkeypatch, p
         watch = warden.Warden(first, kernels=kernels)
         child.stdin.write(b"x")
         child.stdin.close()
-        assert child.wait(30) == (0 if told is None else 137)
+        assert child.wait(PROMPT_S) == (0 if told is None else 137)
         watch.stop()
     finally:
         child.kill()

@@ -177,8 +177,6 @@ def test_dots_round_to_tf32_where_asked(engine: Engine) -> None:
     assert 1e-5 < error < 2e-2
 
 
-# -- descriptors ----------------------------------------------------------------------------------
-
 BY_NUMBERS = {
     "add": lambda a, b: a + b,
     "min": min,

@@ -229,9 +229,6 @@ def selects_a_tensor(x, y, n: tl.constexpr):
     tl.store(y + i, tl.load(tl.where(i % 2 == 0, x + i, y + i)))
 
 
-# -- and, or, max of tiles ------------------------------------------------------------------------
-
-
 @computes(lambda x: torch.where(x.abs() < 1, (x * x).maximum(x.clamp(max=0.5)), 0.0))
 @triton.jit
 def words_of_python(x, y, n: tl.constexpr, hidden=None):
@@ -240,9 +237,6 @@ def words_of_python(x, y, n: tl.constexpr, hidden=None):
     v = tl.load(x + i, mask=inside and (hidden is None or i < 0), other=0.0)
     near = v < 1 and not (v <= -1)
     tl.store(y + i, max(min(v, 0.5), v * v), mask=near)
-
-
-# -- functions of one's own in reductions and scans -----------------------------------------------
 
 
 @triton.jit
@@ -345,8 +339,6 @@ def doubled(x, y, n: tl.constexpr):
     i = tl.program_id(0) * n + tl.arange(0, n)
     tl.store(y + i, tl.load(x + i) * 2)
 
-
-# -- libdevice ------------------------------------------------------------------------------------
 
 ONE = {
     **{n: getattr(torch, n) for n in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p")},

@@ -10,7 +10,7 @@ from grader.kernel.observers.trace import OPERANDS, Counter, Trace
 from grader.source.submission import Source
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem
-from tests.harness import cases_of, model_answer
+from tests.harness import cases_of, edited, model_answer
 from tests.on_machine import machine_trace
 from tests.trials import right_answers
 from tests.wrong import WRONG
@@ -89,10 +89,8 @@ def test_pairs_are_masked_and_taken_where_it_stands() -> None:
 
 def test_products_are_seen_whoever_multiplies() -> None:
     scores = 'tl.dot(q, tl.trans(k), input_precision="ieee")'
-    text = model_answer("p03")
-    assert text.count(scores) == 1
-    by_dot, _ = machine_trace(*call_of("p03", text))
-    summed = text.replace(scores, "tl.sum(q[:, None, :] * k[None, :, :], 2)")
+    by_dot, _ = machine_trace(*call_of("p03", model_answer("p03")))
+    summed = edited(model_answer("p03"), (scores, "tl.sum(q[:, None, :] * k[None, :, :], 2)"))
     by_sum, _ = machine_trace(*call_of("p03", summed))
     assert by_dot.count(Counter.MULTIPLY_ADDS) > 0
     assert summary(by_dot) == summary(by_sum)
@@ -100,10 +98,8 @@ def test_products_are_seen_whoever_multiplies() -> None:
 
 
 def test_keys_that_meet_keys_are_no_pairs() -> None:
-    scores = "tl.dot(q, tl.trans(k)"
-    text = model_answer("p03")
-    assert text.count(scores) == 1
-    keys_alone = text.replace(scores, "tl.dot(k, tl.trans(k)")
+    scores = ("tl.dot(q, tl.trans(k)", "tl.dot(k, tl.trans(k)")
+    keys_alone = edited(model_answer("p03"), scores)
     problem, source, case, _ = call_of("p03", keys_alone, "unequal")
     assert case.seqlen_k > case.seqlen_q
     trace, _ = machine_trace(problem, source, case, make_inputs(problem, case, 0))

@@ -14,7 +14,7 @@ from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem
 from grader.spec.protocol import Status
 from tests import forked
-from tests.harness import cases_of, judge, model_answer
+from tests.harness import cases_of, edited, judge, model_answer
 from tests.hostile.inside import RACES
 from tests.hostile.reaching import RACES as HIDDEN_RACES
 from tests.shares import drawn
@@ -97,8 +97,7 @@ def test_a_dot_of_three_products_of_bf16_is_named_as_such() -> None:
 
 
 @pytest.mark.parametrize(
-    "precision",
-    [', input_precision="tf32x3"', ', input_precision="bf16x6"', ", allow_tf32=False"],
+    "precision", [', input_precision="tf32x3"', ', input_precision="bf16x6"', ", allow_tf32=False"]
 )
 def test_other_ways_to_ask_for_fp32_pass(precision: str) -> None:
     found = judged(model_answer("p03").replace(IEEE, precision), "ieee")
@@ -150,8 +149,7 @@ def test_an_operation_that_is_not_modelled_is_not_measured_unless_other_cases_ru
     odd = '"mov.b32 $0, $1;", "=r,r", [products], tl.float32, True, 1'
     line = "        acc += products\n"
     source = model_answer("p02")
-    assert source.count(line) == 1
-    always = source.replace(line, f"        acc += tl.inline_asm_elementwise({odd})\n")
+    always = edited(source, (line, f"        acc += tl.inline_asm_elementwise({odd})\n"))
     judged = judge(always, P02, checks={"plain", "ragged_cols"})
     assert {f.verdict for f in judged.wrong.values()} == {Verdict.NOT_MEASURED}
     assert judged.correctness.points.available < 6.0

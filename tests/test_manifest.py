@@ -158,11 +158,7 @@ MISTAKES = {
     "layout": ('"padded"', '"diagonal"', "checks.4.cases.0.layout: got 'diagonal', expected"),
     "values": ('"peaked"', '"zeros"', "checks.0.cases.1.values: got 'zeros', expected 'normal'"),
     "size in words": ("seqlen = 200", 'seqlen = "200"', "checks.3.cases.0.seqlen: got '200',"),
-    "negative size": (
-        "seqlen = 200",
-        "seqlen = -1",
-        "checks.3.cases.0.seqlen: got -1, expected",
-    ),
+    "negative size": ("seqlen = 200", "seqlen = -1", "checks.3.cases.0.seqlen: got -1, expected"),
     "empty": ("seqlen = 200", "seqlen = 0", "checks.3.cases.0: seqlen: got 0, expected 1 or more"),
     "draw of one": ("[384, 512, 640]", "[384]", "base.seqlen.draw: got [384], expected at least 2"),
     "draw of zero": ("[384, 512, 640]", "[0, 8]", "base.seqlen.draw.0: got 0, expected greater"),
@@ -172,16 +168,8 @@ MISTAKES = {
         "to = 130",
         "checks.3.cases.1.seqlen: got {'from': 130, 'to'",
     ),
-    "half a range": (
-        "to = 400, ",
-        "",
-        "checks.3.cases.1.seqlen: got {'from': 130, 'step': 3},",
-    ),
-    "draw and range": (
-        "{ draw",
-        "{ from = 1, draw",
-        "base.seqlen: got {'draw': (384, 512, 640),",
-    ),
+    "half a range": ("to = 400, ", "", "checks.3.cases.1.seqlen: got {'from': 130, 'step': 3},"),
+    "draw and range": ("{ draw", "{ from = 1, draw", "base.seqlen: got {'draw': (384, 512, 640),"),
     "no step": (
         "step = 3",
         "step = 0",
@@ -189,11 +177,7 @@ MISTAKES = {
     ),
     "subject": ('["seqlen"]', '["length"]', "checks: ragged: varies: got 'length', expected some"),
     "output": ('outputs = ["lse"]', 'outputs = ["dq"]', "checks: lse: outputs: got 'dq', expected"),
-    "needs itself": (
-        '= "plain"\ncases',
-        '= "arguments"\ncases',
-        "checks: arguments: needs: got",
-    ),
+    "needs itself": ('= "plain"\ncases', '= "arguments"\ncases', "checks: arguments: needs: got"),
     "needs nobody": (
         '= "plain"\ncases',
         '= "plane"\ncases',
@@ -213,11 +197,7 @@ MISTAKES = {
         "rests_on: speed: got no check for a component with points",
     ),
     "points without work": ("[work]", "[worj]", "worj: got an unknown key, expected"),
-    "naive in other words": (
-        'naive = "causal"',
-        'naive = "all"',
-        "work.naive: got 'all'",
-    ),
+    "naive in other words": ('naive = "causal"', 'naive = "all"', "work.naive: got 'all'"),
     "naive of nothing": ('naive = "causal"', "naive = 0", "work.naive: got 0, expected"),
     "no naive": ('naive = "causal"\n', "", "work.naive: got nothing, expected a value"),
     "full below what is needed": ("full = 1.1", "full = 0.9", "work.full: got 0.9, expected"),

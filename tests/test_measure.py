@@ -15,7 +15,7 @@ from grader.spec.problem_tables import BenchmarkTable
 from grader.timing import speed
 from grader.timing.stopwatch import Bench
 from tests.forked import forked_workers
-from tests.harness import model_answer
+from tests.harness import PROMPT_S, model_answer
 
 TELLTALE = """
 
@@ -155,7 +155,7 @@ def test_a_worker_keeps_the_memory_of_no_call():
         timed, layout = bench.attach(worker), bench.layout(problem, case)
         for _ in range(3):
             bench.go(timed, problem, case, layout)
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + PROMPT_S
         while (opened := _files_of(timed.tree.pid))[1] and time.monotonic() < deadline:
             time.sleep(0.01)  # it answers first and lets go then
         assert len(opened[0]) > 3 and not opened[1]

@@ -98,9 +98,6 @@ def in_place_of_grade(root, script):
     python.write_text(f'#!/bin/sh\nif [ "$3" = grade ]; then {script}; fi\n{text}')
 
 
-# -- the zip ------------------------------------------------------------------------------------
-
-
 def test_the_zip_has_the_judge_and_nothing_that_tells_answers(zipped):
     with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
         names = archive.namelist()
@@ -194,9 +191,6 @@ def test_a_zip_that_cannot_be_written_is_said(tmp_path, capfd, monkeypatch):
     assert "a.zip: No space left on device" in capfd.readouterr().err
 
 
-# -- grading an upload --------------------------------------------------------------------------
-
-
 def test_an_upload_is_graded(root):
     put(root, "weighted_row_sum.py")
     text, output = grade(root)
@@ -288,7 +282,7 @@ def test_the_judge_is_told_to_stop_a_minute_before_the_time_is_over(root):
 
 def test_results_are_there_before_anything_runs(root):
     put(root, "weighted_row_sum.py")
-    in_place_of_grade(root, "sleep 60")
+    in_place_of_grade(root, "sleep 600")
     with subprocess.Popen(
         [root / "run_autograder", root], cwd=root, stdout=subprocess.DEVNULL, start_new_session=True
     ) as running:
@@ -298,9 +292,6 @@ def test_results_are_there_before_anything_runs(root):
         os.killpg(running.pid, signal.SIGKILL)
     found = json.loads(path.read_text())
     assert found["score"] == 0 and "did not come to its first result" in found["output"]
-
-
-# -- how an upload is laid out ------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -45,9 +45,6 @@ def named(name):
     return next(picture for picture in map(picture_of, DRAWN) if picture.name == name)
 
 
-# -- the files --------------------------------------------------------------------------------
-
-
 def test_committed_files_are_what_the_script_draws():
     committed = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg")}
     assert committed == {picture.name: picture.svg for picture in map(picture_of, DRAWN)}
@@ -146,9 +143,6 @@ def test_text_stands_out(mode):
     pairs = [("ink", fill) for fill in FILLS]
     pairs += [(name, "paper") for name in PALETTE if name == "soft" or name.endswith("-ink")]
     assert {pair: contrast(*pair) for pair in pairs if contrast(*pair) < 4.5} == {}
-
-
-# -- what they show ---------------------------------------------------------------------------
 
 
 def letters(seqlen, window_size, num_sink_tokens, block):

@@ -173,8 +173,6 @@ def test_an_error_that_only_values_make_has_its_line() -> None:
     assert "rows = (y" in source.splitlines()[message.line - 1]
 
 
-# -- plans that nobody's host code makes ----------------------------------------------------------
-
 TTIR = """module {
   tt.func public @k(%arg0: !tt.ptr<f32> loc(unknown)) attributes {noinline = false} {
     %c = arith.constant dense<1.000000e+00> : tensor<4xf32> loc(unknown)

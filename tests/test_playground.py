@@ -73,9 +73,6 @@ def mask_of(s):
     ).numpy()
 
 
-# -- the functions, outside a browser --------------------------------------------------------------
-
-
 def without_triton(source, **more):
     """A function of Triton's language on plain numbers, for its bounds alone."""
     plain = {"minimum": min, "maximum": max, "cdiv": lambda a, b: -(-a // b), "constexpr": int}
@@ -306,9 +303,6 @@ def test_examples_are_the_worked_examples_of_the_handouts(page):
     assert bounds["p09"] == [4, 8, 12, 16]
     assert list(examples) == ["p04", "p05", "p06", "p07", "p08", "p09"]
     assert all(words.startswith(id) for id, (words, *_) in examples.items())
-
-
-# -- the file --------------------------------------------------------------------------------------
 
 
 def test_nothing_is_loaded_and_the_file_is_small():

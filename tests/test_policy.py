@@ -42,9 +42,6 @@ def entry(body, problem_id="p04"):
     return f"{HEAD}\n\ndef {PROBLEMS[problem_id].signature}:\n{lines}"
 
 
-# -- no way around it -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("rule", "line"), EVASIONS)
 def test_ways_around_a_rule_are_refused(rule, line):
     assert broken(HEAD + line + uses(line))[:1] == [rule]
@@ -233,9 +230,6 @@ def test_p08_and_p09_sum_over_rows():
     assert [id for id in PROBLEMS if not broken(HEAD + line, id)] == ["p01", "p08", "p09"]
 
 
-# -- time -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -279,8 +273,6 @@ def test_depth_is_no_matter():
         assert time.process_time() - begin < 3.0
 
 
-# -- the page -------------------------------------------------------------------------------------
-
 EXAMPLE = re.compile(
     r"^```python\n# (p\d\d): (accepted|refused \(([\w-]+)\))\n(.*?)^```$", re.M | re.S
 )
@@ -307,8 +299,6 @@ def test_the_page_names_what_is_open():
     for link in ("README.md", "docs/grading.md"):
         assert "source-policy.md" in (ROOT / link).read_text("utf-8")
 
-
-# -- what is told ---------------------------------------------------------------------------------
 
 REFUSED = "import os; os.getpid()\n" + model_answer("p02").replace(
     "    check_matrix_and_vector(x, w)\n", "    check_matrix_and_vector(x, w)\n    x @ w\n"

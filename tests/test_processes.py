@@ -34,7 +34,7 @@ def daemon():
         pid = os.fork()
         if pid == 0:
             os.close(fds["--events-fd"])
-            time.sleep(60)
+            time.sleep(600)
         say(str(pid))
         os._exit(0)
     os.wait()
@@ -46,7 +46,7 @@ def run(tmp_path, monkeypatch):
     """Run a child whose program is PRELUDE and `text`; return its lines and how it ended."""
     monkeypatch.setattr(processes, "ROOT", tmp_path)
 
-    def start(text, request="", deadline_s=20.0):
+    def start(text, request="", deadline_s=PROMPT_S):
         (tmp_path / "child.py").write_text(PRELUDE + text)
         ending = Ending()
         lines = Children().events("child", ["--plain"], request, deadline_s, ending)
@@ -128,9 +128,9 @@ def test_a_line_without_end_fills_no_memory_and_hides_no_later_line(run):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024
 
 
-@pytest.mark.parametrize("text", ["time.sleep(60)", "os.kill(os.getpid(), signal.SIGSTOP)"])
+@pytest.mark.parametrize("text", ["time.sleep(600)", "os.kill(os.getpid(), signal.SIGSTOP)"])
 def test_a_child_that_is_not_heard_of_is_ended(run, monkeypatch, text):
-    monkeypatch.setattr(processes, "SILENCE_S", 1.2)
+    monkeypatch.setattr(processes, "SILENCE_S", 3.0)
     begin = time.monotonic()
     lines, ending = run(f"say('begin')\n{text}\n")
     assert lines == ["begin"]
@@ -139,8 +139,8 @@ def test_a_child_that_is_not_heard_of_is_ended(run, monkeypatch, text):
 
 
 def test_a_child_that_shows_signs_of_life_is_not(run, monkeypatch):
-    monkeypatch.setattr(processes, "SILENCE_S", 2.0)
-    lines, ending = run("for _ in range(6):\n    time.sleep(0.4)\n    say('alive')\n")
+    monkeypatch.setattr(processes, "SILENCE_S", 4.0)
+    lines, ending = run("for _ in range(6):\n    time.sleep(0.8)\n    say('alive')\n")
     assert len(lines) == 6 and ending.regular
 
 
@@ -149,30 +149,30 @@ def test_signs_of_life_do_not_move_the_deadline(run, pause):
     begin = time.monotonic()
     loop = f"    while True:\n        say('alive')\n        {pause}\n"
     # The judge may close the pipe before its signal arrives.
-    script = f"try:\n{loop}except BrokenPipeError:\n    time.sleep(60)\n"
+    script = f"try:\n{loop}except BrokenPipeError:\n    time.sleep(600)\n"
     _, ending = run(script, deadline_s=0.7)
     assert ending.timed_out and ending.exit_code == -signal.SIGKILL
     assert time.monotonic() - begin < PROMPT_S
 
 
 def test_a_child_that_said_all_and_does_not_end_is_ended(run, monkeypatch):
-    monkeypatch.setattr(processes, "SILENCE_S", 0.5)
-    lines, ending = run("say('all')\nos.close(fds['--events-fd'])\ntime.sleep(60)\n")
+    monkeypatch.setattr(processes, "SILENCE_S", 3.0)
+    lines, ending = run("say('all')\nos.close(fds['--events-fd'])\ntime.sleep(600)\n")
     assert lines == ["all"]
     assert ending.exit_code == -signal.SIGKILL and not ending.regular
 
 
 def test_stopping_lets_children_end_by_themselves_and_ends_those_that_do_not(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "ROOT", tmp_path)
-    monkeypatch.setattr(processes, "GRACE_S", 1.0)
+    monkeypatch.setattr(processes, "GRACE_S", 4.0)
     children = Children()
     handlers = {"deaf": "signal.SIG_IGN", "polite": "lambda *_: sys.exit(7)"}
     endings, lines = {}, {}
     for name, handler in handlers.items():
-        text = f"signal.signal(signal.SIGINT, {handler})\nsay('ready')\ntime.sleep(60)\n"
+        text = f"signal.signal(signal.SIGINT, {handler})\nsay('ready')\ntime.sleep(600)\n"
         (tmp_path / f"{name}.py").write_text(PRELUDE + text)
         endings[name] = Ending()
-        lines[name] = children.events(name, [], "", 20.0, endings[name])
+        lines[name] = children.events(name, [], "", PROMPT_S, endings[name])
         assert next(lines[name]) == b"ready"
     begin = time.monotonic()
     children.stop()
@@ -184,9 +184,9 @@ def test_stopping_lets_children_end_by_themselves_and_ends_those_that_do_not(tmp
 
 def test_a_reader_that_goes_away_takes_the_child_along(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "ROOT", tmp_path)
-    (tmp_path / "child.py").write_text(PRELUDE + "say(str(os.getpid()))\ntime.sleep(60)\n")
+    (tmp_path / "child.py").write_text(PRELUDE + "say(str(os.getpid()))\ntime.sleep(600)\n")
     ending = Ending()
-    lines = Children().events("child", [], "", 20.0, ending)
+    lines = Children().events("child", [], "", PROMPT_S, ending)
     pid = int(next(lines))
     lines.close()
     assert not alive(pid) and ending.exit_code == -signal.SIGKILL
@@ -218,7 +218,7 @@ def test_a_pipe_carries_whole_lines_from_any_thread_and_signs_of_life():
     for thread in threads:
         thread.start()
     heard = b""
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + PROMPT_S
     while heard.count(b"\n") < 161 and time.monotonic() < deadline:  # the last is a sign of life
         heard += os.read(read, 65536)
     lines = heard.splitlines(keepends=True)

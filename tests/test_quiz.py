@@ -22,9 +22,6 @@ each_question = pytest.mark.parametrize("question", QUESTIONS.values(), ids=list
 each_page = pytest.mark.parametrize("path", list(pages.pages()), ids=lambda path: path.name)
 
 
-# -- questions --------------------------------------------------------------------------------
-
-
 def test_the_questions_are_those_that_the_course_must_cover():
     assert {q.id for q in LEVEL0} == {*(f"Q{n}" for n in range(1, 12)), "dim"}
     parts = {part: 5 for part in range(1, 10)} | {10: 7}
@@ -92,8 +89,6 @@ def test_the_right_option_is_seldom_the_longest():
 def test_every_topic_has_questions():
     assert {q.topic for q in QUESTIONS.values()} == set(TOPICS)
 
-
-# -- reading ----------------------------------------------------------------------------------
 
 NUMBER = {
     "id": "Q1",
@@ -165,9 +160,6 @@ def test_a_file_that_is_no_level_is_named(tmp_path):
         load_level(tmp_path / "none")
 
 
-# -- pages ------------------------------------------------------------------------------------
-
-
 @each_page
 def test_pages_are_made_from_the_questions(path):
     """`python -m grader.commands.quiz.pages` makes them anew."""
@@ -199,8 +191,6 @@ def test_no_page_of_questions_tells_an_answer(name):
         assert question.explanation.strip().splitlines()[0] not in text
         assert f"{name}-answers.md#{pages.slug(f'{question.id} {question.title}')}" in text
 
-
-# -- what is typed ----------------------------------------------------------------------------
 
 RIGHT = {
     "H1.3": ["4", "4.0", "4e0", "+4", "8/2", "2^2", "2**2", "4x", "4 times", "4 fold", " 4 ", "~4"],

@@ -17,13 +17,12 @@ from grader.commands.quiz.asking import STATE, AnswerState, Quiz, QuizProgress, 
 from grader.commands.quiz.command import chosen
 from grader.commands.quiz.questions import LEVELS, TOPICS, load_level
 from grader.spec.problem import ROOT
-from tests.harness import until
+from tests.harness import PROMPT_S, until
 
 QUESTIONS = {question.id: question for name in LEVELS for question in load_level(name).questions}
 WIDTH = 80
 XDG_FILE = Path("flash-attention-problems", STATE)
 
-# -- the loop ---------------------------------------------------------------------------------
 
 THREE = tuple(QUESTIONS[id] for id in ("Q1", "Q6", "H10.7"))
 
@@ -240,9 +239,6 @@ def test_every_question_fits_the_terminal(path, width):
     assert sum(line.startswith("answer: ") for line in lines) == 64
 
 
-# -- the command ------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def run(grader, monkeypatch, tmp_path):
     """Run `grader quiz` here with lines on standard input; return exit code, stdout, stderr."""
@@ -328,7 +324,7 @@ def test_ctrl_c_ends_the_command_with_130_and_the_state_is_kept(tmp_path, start)
     state = tmp_path / XDG_FILE
     assert until(state.exists, 60)
     quiz.send_signal(signal.SIGINT)
-    out, err = quiz.communicate(timeout=60)
+    out, err = quiz.communicate(timeout=PROMPT_S)
     assert (quiz.returncode, err) == (130, b"")
     assert out.endswith(b"In all: 1 of 64 questions done, 1 right.\nGo on: make quiz\n")
     assert json.loads(state.read_text())["outcomes"] == {"Q1": "right"}
@@ -339,13 +335,13 @@ def test_a_reader_that_goes_away_leaves_no_traceback(tmp_path):
     os.close(read)
     quiz = command(tmp_path, stdout=write)
     os.close(write)
-    _, err = quiz.communicate(b"5\n" * 10, timeout=60)
+    _, err = quiz.communicate(b"5\n" * 10, timeout=PROMPT_S)
     assert (quiz.returncode, err) == (0, b"")
 
 
 def test_bytes_that_are_no_text_are_asked_again(tmp_path):
     quiz = command(tmp_path, stdout=subprocess.PIPE)
-    out, err = quiz.communicate(b"\xff\xfe\x00\n5\n", timeout=60)
+    out, err = quiz.communicate(b"\xff\xfe\x00\n5\n", timeout=PROMPT_S)
     assert (quiz.returncode, err) == (0, b"")
     assert b"expected a number such as" in out and b"right: 5" in out
 

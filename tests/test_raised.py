@@ -9,7 +9,7 @@ from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem, problem_ids
 from grader.spec.protocol import Reply, Status
 from tests import forked
-from tests.harness import judge, model_answer
+from tests.harness import edited, judge, model_answer
 
 _quick = forked.quick
 
@@ -17,9 +17,7 @@ _APART = "tl.zeros((4,), tl.float32) + tl.zeros((8,), tl.float32)"
 
 
 def _headline(problem, old, new):
-    source = model_answer(problem)
-    assert source.count(old) == 1
-    text = source.replace(old, new)
+    text = edited(model_answer(problem), (old, new))
     judged = judge(text, load_problem(problem), checks=["plain"], enough=lambda findings: True)
     message = judged.of("plain").message
     return message.headline, message.step, text.splitlines()[message.line - 1].strip()

@@ -3,6 +3,7 @@
 `python -m tests.test_readme` writes the table anew after the record has changed.
 """
 
+import functools
 import json
 import math
 import re
@@ -14,11 +15,13 @@ from grader.base.text import byte_size, milliseconds
 from grader.commands.calibrate import command as calibrate
 from grader.commands.cli import parser_of
 from grader.spec.grade_record import SpeedFigures
+from grader.spec.inputs import make_inputs
 from grader.spec.problem import ROOT, load_problem, problem_ids
 from grader.timing.calibration import SHARE, USUAL_PERCENT, calibrated, slower
 from grader.timing.choice import IMPLIED, STATED
-from tests.forked import forked_workers
-from tests.harness import model_answer
+from tests import harness
+from tests.harness import edited, model_answer
+from tests.records import in_this_process, write_answers
 
 README = ROOT / "README.md"
 DOCS = tuple((ROOT / "docs").glob("*.md"))
@@ -106,16 +109,19 @@ def test_sample_messages_are_those_of_the_judge():
 
 
 def test_the_sample_of_a_wrong_answer_is_what_the_judge_prints(grader, tmp_path, monkeypatch):
+    """Of the checks that it names, judged in this process as a grading judges them."""
     (shown,) = re.findall(r"^error\[.*?(?=^```)", README.read_text(encoding="utf-8"), re.M | re.S)
     right, wrong = "q_head // group_size", "q_head % (num_q_heads // group_size)"
-    answer = model_answer("p05").replace(f"kv_head = {right}", f"kv_head = {wrong}")
-    assert answer != model_answer("p05")
-    (tmp_path / "p05").mkdir()
-    (tmp_path / "p05" / load_problem("p05").file).write_text(answer, encoding="utf-8")
+    answer = edited(model_answer("p05"), (f"kv_head = {right}", f"kv_head = {wrong}"))
+    write_answers(tmp_path, {"p05": answer})
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(harness, "run_of", functools.partial(harness.run_of, shrinks=1))
+    p05 = load_problem("p05")
+    few = tuple(c for c in p05.checks if c.id in ("plain", "groups", "lse_heads", "lse_lengths"))
+    few = p05.model_copy(update={"checks": few})
     seed = re.search(r"SEED=(\w+)", shown)[1]
     words = ("grade", "--submission", tmp_path, "--only", "p05", "--device", "cpu", "--seed", seed)
-    with forked_workers():
+    with in_this_process(problem_of=lambda id: few, inputs_of=make_inputs):
         _, out, _ = grader(*words)
     (printed,) = re.findall(r"^error\[.*?\n(?=\n)", out, re.M | re.S)
     # The last digits are those of one PyTorch.
@@ -146,10 +152,7 @@ def test_the_page_on_calibration_says_what_the_judge_does():
         assert f"*{source}*" in section
     known = calibrated(load_problem("p03"), "cuda", [SpeedFigures(speedup=9, naive_ms=12.1)])
     assert slower(known, 14.1) in section
-    default = (
-        calibrate.LEAST_RUNS,
-        parser_of().parse_args(["calibrate"]).runs,
-    )
+    default = (calibrate.LEAST_RUNS, parser_of().parse_args(["calibrate"]).runs)
     assert default == (3, 5) and "five times (`--runs N`)" in section
 
 

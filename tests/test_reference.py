@@ -52,11 +52,7 @@ def qkv(inputs):
 
 def options_of(rule):
     is_causal, window_size, num_sink_tokens = rule
-    return {
-        "is_causal": is_causal,
-        "window_size": window_size,
-        "num_sink_tokens": num_sink_tokens,
-    }
+    return {"is_causal": is_causal, "window_size": window_size, "num_sink_tokens": num_sink_tokens}
 
 
 def softmax_by_loops(q, k, v, rule, scale, sink_logits=None):

@@ -14,6 +14,7 @@ from reference import variants
 from reference.variants import Case, attend
 from reference.variants_backward import differentiate
 from reference.variants_online import online
+from tests.shares import drawn
 from tests.test_reference import FP64, ORACLES, qkv, random_inputs
 
 # The length is no multiple of any tile, the window of none either, and the sinks lie inside and
@@ -34,11 +35,9 @@ def mistake_cases(problem_id):
     inputs = random_inputs(
         num_q_heads=6, num_kv_heads=3 if grouped else 6, seqlen=SEQLEN, head_dim=16
     )
-    options = {
-        "p06": {"window_size": BAND["window_size"]},
-        "p07": BAND,
-        "p09": BAND,
-    }.get(problem_id, {})
+    options = {"p06": {"window_size": BAND["window_size"]}, "p07": BAND, "p09": BAND}.get(
+        problem_id, {}
+    )
     cases = [(inputs, options), (inputs, options | {"softmax_scale": 0.11})]
     if problem_id == "p01":
         cases.append((inputs, {"is_causal": True}))
@@ -89,7 +88,7 @@ def known_mistakes(mistakes_for):
             yield pytest.param(problem_id, mistake, id=name)
 
 
-@pytest.mark.parametrize("problem_id", ORACLES)
+@pytest.mark.parametrize("problem_id", drawn(ORACLES, 3))
 def test_every_mistake_shows(problem_id, cases_with_answers):
     for mistake in reference.mistakes_for(problem_id):
         largest = largest_error(mistake, cases_with_answers[problem_id])

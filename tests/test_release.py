@@ -33,9 +33,6 @@ whole, stage, answered = releases.whole, releases.stage, releases.answered
 every_release = pytest.mark.parametrize("which", ["whole", "stage", "answered"])
 
 
-# -- what is in it --------------------------------------------------------------------------------
-
-
 def test_it_holds_what_a_student_needs(whole):
     files = tree(whole)
     for problem in map(load_problem, ALL):
@@ -139,9 +136,6 @@ def test_what_the_page_of_instructors_says_is_left_out_is_left_out(whole):
     assert "Opens with p08" in opened and "forward pass of p05" in opened
 
 
-# -- pages ----------------------------------------------------------------------------------------
-
-
 def anchors(text):
     """The anchors that GitHub makes of the headings of a page."""
     found = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
@@ -205,8 +199,7 @@ def test_marks_of_the_course_are_gone(whole):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["<!-- course -->\nfor you\n", "a <!-- end of course -->", "<!-- students:\nfor them\n"],
+    "text", ["<!-- course -->\nfor you\n", "a <!-- end of course -->", "<!-- students:\nfor them\n"]
 )
 def test_a_mark_without_its_counterpart_is_no_page(text):
     with pytest.raises(ManifestError, match=r"page\.md: got <!-- "):
@@ -241,9 +234,6 @@ def test_links_to_what_is_not_there_are_words():
     code = "`add[grid](...)` and\n`kernel[grid](x, y)`, see [`c`]({})\n"
     assert pages.with_links(code.format("y.md"), "docs/x.md", {"docs/y.md"}) == code.format("y.md")
     assert pages.with_links(code.format("c.md"), "docs/x.md", set()).endswith("see `c`\n")
-
-
-# -- it works -------------------------------------------------------------------------------------
 
 
 def run(folder, *words, **environment):

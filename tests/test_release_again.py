@@ -20,9 +20,6 @@ ALL = problem_ids()
 whole, stage, answered = releases.whole, releases.stage, releases.answered
 
 
-# -- again ----------------------------------------------------------------------------------------
-
-
 def test_nothing_changes_when_nothing_has(stage):
     before, when = tree(stage), (stage / ledger.NAME).stat().st_mtime_ns
     out = made(stage)
@@ -151,9 +148,6 @@ def test_a_full_disk_is_repaired_by_the_next_run(tmp_path, monkeypatch, stage, n
     assert all(data.endswith(b"\n\n") for data in tree(folder).values())
 
 
-# -- answers --------------------------------------------------------------------------------------
-
-
 def test_answers_wait_for_their_date(tmp_path):
     folder = tmp_path / "c"
     out = made(folder, "--problems", "p02", "--answers-after", "2999-01-01T18:00+01:00")
@@ -200,9 +194,6 @@ def test_a_past_date_is_for_problems_that_were_handed_out(tmp_path):
     out = made(folder, "--answers-after", "2020-01-01")
     assert "answers     of p02: handed out now" in out
     assert (folder / "solutions" / "p02").exists()
-
-
-# -- what cannot be used --------------------------------------------------------------------------
 
 
 def refused(folder, *options):

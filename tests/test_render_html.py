@@ -155,9 +155,6 @@ def test_an_id_of_a_problem_makes_no_anchor_that_it_chooses():
     assert {"problem-0", "problem-1"} <= set(ids)
 
 
-# The source.
-
-
 def test_the_failing_line_is_marked_where_it_stands_and_far_lines_are_folded():
     name = "an exception with output"
     graded, text = record(name), render(record(name), sources=sources_of(name))
@@ -325,9 +322,6 @@ def test_points_over_the_runs_are_those_of_the_last_run_of_each_problem():
 def test_only_the_last_runs_are_listed():
     said = Page(render(record("nothing"), history=[run(n, p02=(1, 7)) for n in range(30)])).text
     assert "10 older ones are not listed" in said and said.count("p02 1/7") == 20
-
-
-# The style.
 
 
 @pytest.mark.parametrize("mode", [0, 1])

@@ -144,9 +144,6 @@ def test_other_chips_have_a_line_each_in_every_view():
         assert line in render(made)
 
 
-# The page for a browser.
-
-
 def compiled_twice() -> GradeRecord:
     """A record whose problems have kernels that were compiled for two cases and two chips."""
     small = WHOLE.model_copy(

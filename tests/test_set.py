@@ -93,9 +93,6 @@ def answered(text, region):
     return bool(code) and not code[0].startswith("raise NotImplementedError(")
 
 
-# -- problem.toml -----------------------------------------------------------------------------
-
-
 def test_the_problems_and_their_totals():
     assert problem_ids() == IDS
     problems = [load_problem(id) for id in IDS]
@@ -217,9 +214,6 @@ def test_the_oracle_has_the_signature_of_the_entry_point(problem):
     wanted = ast.parse(f"def {problem.signature}: ...").body[0].args
     names = [a.arg for a in (*wanted.args, *wanted.kwonlyargs)]
     assert list(oracle.parameters) == names
-
-
-# -- stub and answer --------------------------------------------------------------------------
 
 
 @each_problem

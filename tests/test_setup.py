@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from grader.commands import setup_environment as program
 from grader.spec.problem import ROOT
+from tests.harness import PROMPT_S
 
 SOURCE = Path(program.__file__)
 LISTS = ("requirements", "requirements-course")
@@ -32,9 +33,6 @@ PYTHON = '#!/bin/sh\n[ "$2" = venv ] && exit 0\necho "$*" >> asked\neval "$PIP"\
 def pins(text):
     found = re.findall(r"^([\w.-]+)==([^\s\\]+)", text, re.MULTILINE)
     return {canonicalize_name(name): version for name, version in found}
-
-
-# -- the lists ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -67,9 +65,6 @@ def test_the_pins_are_all_that_is_needed_and_fit_together():
             if not name.startswith(("nvidia-", "cuda-")):  # of torch for CUDA, which says which
                 assert name in listed, f"{package} needs {line}"
                 assert asked.specifier.contains(listed[name]), f"{package} needs {line}"
-
-
-# -- the parts ----------------------------------------------------------------------------------
 
 
 def test_an_old_python_reads_the_program_and_is_refused():
@@ -125,9 +120,6 @@ def test_only_what_a_build_always_needs_makes_it_one_for_cuda():
     assert program.of_cuda(report('cuda-toolkit[cublas]==13.0.3; platform_system == "Linux"'))
     assert not program.of_cuda(report("sympy", 'nvidia-x; extra == "all"'))
     assert not program.of_cuda({"install": [{"metadata": {}}]})
-
-
-# -- the whole ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -266,15 +258,15 @@ def test_a_stop_leaves_no_pip_behind_and_nothing_ready(number, place):
     start += " runpy.run_path(sys.argv[0], run_name='__main__')"
     process = subprocess.Popen(
         [sys.executable, "-c", start, place / "python", SOURCE, "--cpu-index", INDEX],
-        env=os.environ | {"PIP": "echo $$ > pid; exec sleep 60"},
+        env=os.environ | {"PIP": "echo $$ > pid; exec sleep 600"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    end = time.monotonic() + 20
+    end = time.monotonic() + PROMPT_S
     while not ((place / "pid").exists() and (place / "pid").read_text().strip()):
         assert time.monotonic() < end
         time.sleep(0.05)
     process.send_signal(number)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=PROMPT_S)
     assert process.returncode == 130 and "setup: stopped; make setup starts over" in err
     with pytest.raises(ProcessLookupError):
         os.kill(int((place / "pid").read_text()), 0)

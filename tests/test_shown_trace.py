@@ -26,9 +26,6 @@ from tests.tracing import evil, record
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-# -- few rounds -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("count", "part", "kept"),
     [
@@ -51,9 +48,6 @@ def test_without_a_parting_the_tiles_with_something_to_tell_are_kept():
     odd = whole.rounds[29].model_copy(update={"facts": ("its keys are of another kv head",)})
     whole = whole.model_copy(update={"rounds": (*whole.rounds[:29], odd, *whole.rounds[30:])})
     assert {1, 29, 30, 31, 40} <= {tile.number for tile in trimmed(whole).rounds}
-
-
-# -- in the terminal ------------------------------------------------------------------------------
 
 
 def problem_with(*told, id="p03"):
@@ -133,9 +127,6 @@ def test_hostile_names_are_cleaned_in_the_terminal_and_escaped_on_the_page():
     assert text.count("<script>") == 1 and "&lt;script&gt;alert" in text
 
 
-# -- on the page ----------------------------------------------------------------------------------
-
-
 def page_of(*problems):
     return page.render(with_problems(graded("not implemented"), *problems))
 
@@ -163,9 +154,6 @@ def test_the_page_shows_each_tile_with_a_table_and_marks_the_one_where_it_parts(
 def test_tiles_behind_the_last_that_was_kept_are_named():
     assert "tiles 4 to 300 are not shown" in page_of(problem_with(record(3, 2, tiles=300)))
     assert "not shown" not in page_of(problem_with(record(3, 2)))
-
-
-# -- the film -------------------------------------------------------------------------------------
 
 
 def test_a_film_has_the_map_of_its_head():

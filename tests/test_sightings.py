@@ -27,7 +27,7 @@ from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem, problem_ids
 from reference import mistakes_for
 from tests import forked
-from tests.harness import SEED, judge, model_answer, whole_answer
+from tests.harness import SEED, edited, judge, model_answer, whole_answer
 from tests.shares import drawn
 from tests.trials import right_answers
 
@@ -65,7 +65,7 @@ def nothing_is_seen(id: str, problem_id: str, session: Session) -> None:
                 assert look(problem_id, case, trace, result) is None
 
 
-@pytest.mark.parametrize("id", TRITON)  # tests/test_unusual_answers.py: those of others
+@pytest.mark.parametrize("id", drawn(TRITON, 2))  # tests/test_unusual_answers.py: those of others
 def test_nothing_is_seen_in_a_right_kernel(id: str) -> None:
     problem, data = load_problem(id), Source(id, model_answer(id).encode())
     budget = Budget(problem.limits)
@@ -125,10 +125,7 @@ RACES = {
     ),
     "tiles of queries for a sink logit": (
         ("p09", "plain", "dsink_logits"),
-        stored(
-            WITH_SINKS,
-            "tl.atomic_add(dlogits_ptr",
-        ),
+        stored(WITH_SINKS, "tl.atomic_add(dlogits_ptr"),
         "programs (0, 0, 0) and (0, 1, 0) both store the element of query head 0 of dsink_logits",
     ),
 }
@@ -167,12 +164,11 @@ OVER_QUERIES = {
 }
 
 
-@pytest.mark.parametrize("id", OVER_QUERIES)
+@pytest.mark.parametrize("id", drawn(OVER_QUERIES, 2))
 def test_the_walk_of_dk_is_over_queries(id: str) -> None:
     (old, new), words = OVER_QUERIES[id]
-    source = model_answer("p08")
-    assert source.count(old) == 1
-    judged = judge(source.replace(old, new), load_problem("p08"), checks=("plain",))
+    source = edited(model_answer("p08"), (old, new))
+    judged = judge(source, load_problem("p08"), checks=("plain",))
     assert judged.named == {id}
     (cause,) = judged.findings.causes
     assert re.match(f"seen: {words}", cause.diagnosis.note)
@@ -187,9 +183,7 @@ def test_the_walk_of_dk_is_over_queries(id: str) -> None:
 
 def test_a_mask_is_told_by_the_sides_of_its_tile() -> None:
     mask = "keys[None, :] <= queries[:, None]"
-    source = model_answer("p04")
-    assert source.count(mask) == 1
-    source = source.replace(mask, mask.replace("<=", ">="))
+    source = edited(model_answer("p04"), (mask, mask.replace("<=", ">=")))
     (cause,) = judge(source, load_problem("p04"), checks=("plain",)).findings.causes
     assert cause.diagnosis.id == "P04-MASK-TRANSPOSED"
     assert cause.diagnosis.help.startswith("rows of the scores are queries, [:, None]")

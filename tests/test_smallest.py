@@ -9,16 +9,15 @@ from grader.judge.case import CheckCase
 from grader.spec.cases import resolve
 from grader.spec.problem import load_problem
 from tests import forked
-from tests.harness import SEED, model_answer, run_of
+from tests.harness import SEED, edited, model_answer, run_of
 
 _quick = forked.quick
 
 
 def said(problem_id, change, check, *, shrinks=1):
     """What is said of a smaller case than the first of a check, by a file with one change."""
-    problem, source = load_problem(problem_id), model_answer(problem_id)
-    assert source.count(change[0]) == 1
-    run = run_of(source.replace(*change), problem, shrinks=shrinks)
+    problem, source = load_problem(problem_id), edited(model_answer(problem_id), change)
+    run = run_of(source, problem, shrinks=shrinks)
     try:
         case = problem.cases(problem.check(check), SEED)[0]
         return run.judge(CheckCase(problem, problem.check(check), 0, case)).message.small

@@ -11,7 +11,7 @@ from grader.source.submission import Source, read_source
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
 from tests import forked
-from tests.harness import judge, model_answer
+from tests.harness import edited, judge, model_answer
 from tests.shares import drawn
 from tests.test_source import examined
 
@@ -32,8 +32,7 @@ def filled(problem, steps):
     for step in range(1, steps + 1):
         old = lines_between(stub, step_regions(stub)[step])
         new = lines_between(answer, step_regions(answer)[step])
-        assert stub.count(old) == 1
-        stub = stub.replace(old, new)
+        stub = edited(stub, (old, new))
     return stub
 
 
@@ -144,9 +143,6 @@ def test_what_ends_no_line_for_python_moves_no_step(char):
     error = examined(text.replace("rows = 1", "rows = ("))
     assert error.message.line == 4  # as Python counts
     assert source.step_at(4) == 1 and source.step_at(5) == 1 and source.step_at(2) is None
-
-
-# -- stubs -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,6 @@ def points(store, policy=TERM):
     return {p: grade.points for p, grade in grades(store, policy).items()}
 
 
-# What is possible.
-
-
 def test_points_possible_are_those_of_the_machine_that_graded_for_every_problem(store):
     store.set_students(ROSTER)
     classes.hand_in(store, "ada", {"p02": b"x"})
@@ -74,9 +71,6 @@ def test_what_a_machine_can_measure_follows_from_the_problem():
     first = load_problem("p01")
     assert first.possible_on("cpu") == first.possible_on("cuda") == first.total_points
     assert first.possible_on("cuda", quick=True) == first.points.correctness + first.points.work
-
-
-# Stages.
 
 
 def test_a_later_stage_replaces_nothing_and_makes_nothing_late(store, tmp_path):
@@ -193,9 +187,6 @@ def test_an_extension_is_for_one_problem_or_for_all(store, tmp_path):
     store.add(Decision(days=1, **given))
     assert [g.days_late for g in grades(store).values()] == [1, 1, 0]
     assert read_standing(store, TERM).extensions["ada", "p03"].days == 1
-
-
-# What is written in course.toml and in a folder of an older version.
 
 
 @pytest.mark.parametrize(

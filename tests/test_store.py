@@ -226,7 +226,7 @@ def test_a_process_that_is_killed_in_a_transaction_leaves_what_was_before(path):
                 store._connection.execute(
                     "INSERT INTO files VALUES (?, ?)", (str(n), bytes(5000)))
             print("now", flush=True)
-            time.sleep(60)
+            time.sleep(600)
     """
     child = subprocess.Popen(
         [sys.executable, "-c", code, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True

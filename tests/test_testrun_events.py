@@ -4,12 +4,7 @@ import os
 
 import pytest
 
-from grader.spec.findings import (
-    CaseEnds,
-    Evidence,
-    WorkCounted,
-    write_event,
-)
+from grader.spec.findings import CaseEnds, Evidence, WorkCounted, write_event
 from grader.spec.grade_record import Amount, Verdict, WorkFigures
 from grader.spec.problem_tables import WORK
 from tests import test_testrun

@@ -25,10 +25,11 @@ from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem
 from grader.spec.protocol import Reply, Status
 from tests import forked, harness
-from tests.harness import SEED, judge, model_answer, whole_answer
+from tests.harness import SEED, edited, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS
 from tests.mutants.forward import SUM
 from tests.records import count_work
+from tests.shares import drawn
 from tests.test_shown_trace import CONTROL, page_of, problem_with
 from tests.test_trace_kernels import with_other_names
 from tests.tracing import trace
@@ -73,9 +74,6 @@ def traces(found):
     return {place: m.trace for place, m in found.items() if m.trace is not None}
 
 
-# -- in the judge ---------------------------------------------------------------------------------
-
-
 def test_the_first_wrong_case_tells_where_the_state_parts_and_no_other_does():
     found = messages("p03", UNSCALED_SUM, "plain", "unequal")
     assert set(found) >= {("plain", 0), ("unequal", 0)}
@@ -90,9 +88,8 @@ def test_the_first_wrong_case_tells_where_the_state_parts_and_no_other_does():
 
 
 def test_what_is_behind_the_loop_is_told_too():
-    source = model_answer("p03")
-    assert source.count(STORE) == 1
-    wrong = source.replace(STORE, STORE + "    out = tl.where(queries[:, None] == 70, 9.0, out)\n")
+    more = "    out = tl.where(queries[:, None] == 70, 9.0, out)\n"
+    wrong = edited(model_answer("p03"), (STORE, STORE + more))
     (record,) = traces(messages("p03", wrong, "plain")).values()
     assert record.parting is None and "look at what comes behind the loop" in record.conclusion
     assert record.program.queries == "64-127"
@@ -100,10 +97,8 @@ def test_what_is_behind_the_loop_is_told_too():
 
 def test_a_later_check_tells_where_the_first_had_no_program():
     # In the plain case nothing visits a key, so there is no program; with more keys there is one.
-    source = model_answer("p03")
     loop = "for key_start in range(0, seqlen_k, BLOCK_N):"
-    assert source.count(loop) == 1
-    wrong = source.replace(loop, "for key_start in range(0, seqlen_k - 128, BLOCK_N):")
+    wrong = edited(model_answer("p03"), (loop, loop.replace("seqlen_k", "seqlen_k - 128")))
     told = traces(messages("p03", wrong, "plain", "unequal"))
     assert ("plain", 0) not in told
     assert [check for check, _ in told] == ["unequal"]
@@ -123,9 +118,8 @@ UNTOLD = {
 
 @pytest.mark.parametrize("reason", UNTOLD)
 def test_what_cannot_be_told_has_a_reason(reason):
-    source, (old, new) = UNTOLD[reason]
-    assert source().count(old) == 1
-    found = messages("p03", source().replace(old, new), "plain")
+    source, edit = UNTOLD[reason]
+    found = messages("p03", edited(source(), edit), "plain")
     (told,) = traces(found).values()
     assert told.parting is None and told.program is not None
     begins = f"queries {told.program.queries} of head 0: where it goes wrong is not known, for "
@@ -139,11 +133,7 @@ def test_right_answers_have_none(problem_id):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "p02-weights_forgotten",
-        "p08-dk_not_scaled",
-        "p09-own_key_hidden_for_dk_and_dv",
-    ],
+    drawn(["p02-weights_forgotten", "p08-dk_not_scaled", "p09-own_key_hidden_for_dk_and_dv"], 3),
 )
 def test_problems_without_such_a_loop_have_none(name, calls):
     (wrong,) = (mutant for mutant in MUTANTS if mutant.id == name)
@@ -230,9 +220,6 @@ def test_one_name_parts_and_two_part():
     assert told.parting.text.endswith("; running_sum diverges with it")
 
 
-# -- right answers --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("problem_id", ["p02", "p04", "p08"])
 def test_the_call_that_counts_work_is_followed_and_no_other_is_made(problem_id, calls):
     figures = count_work(whole_answer(problem_id), load_problem(problem_id)).figures
@@ -248,9 +235,6 @@ def test_work_is_counted_where_following_fails(monkeypatch):
     monkeypatch.setattr(Called, "told", lambda *_: 1 / 0)
     figures = count_work(whole_answer("p04"), load_problem("p04")).figures
     assert figures is not None and figures.trace is None
-
-
-# -- kernels that mean harm -----------------------------------------------------------------------
 
 
 def test_long_and_odd_names_are_cut_and_the_state_is_told():
@@ -347,10 +331,9 @@ def test_a_forged_block_stops_neither_the_judge_nor_its_messages(called, seed):
 
 
 def test_one_message_speaks_of_one_query():
-    source = model_answer("p04")
     mask = "keys[None, :] <= queries[:, None]"
-    assert source.count(mask) == 1
-    judged = judge(source.replace(mask, f"{mask} + 3"), load_problem("p04"), checks=("plain",))
+    source = edited(model_answer("p04"), (mask, f"{mask} + 3"))
+    judged = judge(source, load_problem("p04"), checks=("plain",))
     (cause,) = judged.findings.causes
     assert cause.diagnosis.id == "P04-KEYS-AFTER-THE-QUERY"
     message = judged.wrong["plain", 0].message

@@ -26,7 +26,7 @@ from grader.kernel.observers.trace import (
 from grader.spec.findings import Evidence, WorkCounted, read_event, write_event
 from grader.spec.problem import load_problem
 from tests import forked
-from tests.harness import judge, whole_answer
+from tests.harness import edited, judge, whole_answer
 from tests.mutants.forward import ADVANCE_K
 
 _quick = forked.quick
@@ -185,9 +185,7 @@ def test_a_row_or_a_product_that_is_not_there_is_none():
 
 
 def test_a_value_that_is_none_hides_nothing():
-    source = whole_answer("p04")
-    for old, new in ((ADVANCE_K, "pass\n"), ("return out, lse\n", "return out, None\n")):
-        assert source.count(old) == 1
-        source = source.replace(old, new)
+    edits = (ADVANCE_K, "pass\n"), ("return out, lse\n", "return out, None\n")
+    source = edited(whole_answer("p04"), *edits)
     judged = judge(source, load_problem("p04"), checks={"plain"})
     assert judged.named == {"POINTER-STANDS-STILL"}

@@ -15,7 +15,7 @@ from grader.kernel.observers.rounds import MOST_ROUNDS, Rounds, RoundsShape, Rou
 from grader.spec.problem import PROBLEMS, load_problem
 from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRound, TraceRecord
 from tests import forked
-from tests.harness import model_answer
+from tests.harness import edited, model_answer
 from tests.mutants.forward import SUM
 from tests.records import write_answers
 from tests.tracing import trace
@@ -35,9 +35,6 @@ def answers(tmp_path):
 @pytest.fixture
 def run(grader):
     return partial(grader, "trace")
-
-
-# -- what is asked --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -84,9 +81,6 @@ def test_a_case_is_named_as_messages_name_its_test():
     assert Wanted.of(problem, None, None) == Wanted()
 
 
-# -- what it prints -------------------------------------------------------------------------------
-
-
 def test_the_command_traces_the_first_wrong_case_and_writes_it(run, answers, tmp_path):
     file = tmp_path / "trace.json"
     options = ("--only", "p03", "--submission", answers, "--seed", "5eed", "--json", file)
@@ -126,11 +120,8 @@ def test_a_file_that_cannot_be_written_is_said_and_the_trace_is_shown(
 
 def test_by_default_the_program_with_the_worst_wrong_element_is_followed():
     only_last = "    out = acc / running_sum[:, None]  # (BLOCK_M, HEAD_DIM)\n"
-    source = model_answer("p03")
-    assert source.count(only_last) == 1
-    wrong = source.replace(
-        only_last, only_last + "    out = tl.where(queries[:, None] == 70, 9.0, out)\n"
-    )
+    more = "    out = tl.where(queries[:, None] == 70, 9.0, out)\n"
+    wrong = edited(model_answer("p03"), (only_last, only_last + more))
     record = trace("p03", wrong, "plain:1")
     assert record.program.queries == "64-127" and 70 in record.program.shown_queries
     assert "look at what comes behind the loop" in record.conclusion
@@ -173,9 +164,6 @@ def test_a_call_that_raises_shows_the_tiles_up_to_then():
     assert record.conclusion == "the call ended as said above; these are the tiles up to then"
     text = render(record)
     assert not CONTROL.search(text.replace("\n", ""))
-
-
-# -- kernels that mean harm -----------------------------------------------------------------------
 
 
 def hurried(problem_id):

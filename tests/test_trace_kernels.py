@@ -9,7 +9,7 @@ from grader.causes.state.ran import _load
 from grader.kernel.observers.rounds import LOAD
 from grader.spec.problem import load_problem
 from tests import forked, mutants
-from tests.harness import model_answer, whole_answer
+from tests.harness import edited, model_answer, whole_answer
 from tests.mutants.forward import ACC, DIVIDE, NEW_MAX, SUM
 from tests.shares import drawn
 from tests.tracing import Mistake, first_wrong_tile, numbers_of, trace
@@ -22,11 +22,7 @@ _quick = forked.quick
 
 def changed(problem, *edits):
     """The model answer, with what it imports written out, and with edits."""
-    text = whole_answer(problem)
-    for old, new in edits:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return text
+    return edited(whole_answer(problem), *edits)
 
 
 def mutant(problem, name):
@@ -48,14 +44,14 @@ def of_roles(record):
 
 @pytest.mark.parametrize(
     ("problem", "case"),
-    [
+    drawn([
         ("p03", "unequal:1"),
         ("p04", "ragged:14"),
         ("p05", "groups:1"),
         ("p06", "unaligned_window:10"),
         ("p07", "sinks:1"),
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_a_right_kernel_agrees_after_each_tile(problem, case):
     record = trace(problem, model_answer(problem), case)
     assert (record.result, record.parting) == ("right", None)
@@ -79,7 +75,7 @@ UNUSUAL = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "name"), drawn(UNUSUAL, 2, lambda pair: pair[0]))
+@pytest.mark.parametrize(("problem", "name"), drawn(UNUSUAL, 3))
 def test_a_right_kernel_that_is_written_otherwise_agrees(problem, name):
     case = {"p06": "window:2", "p07": "sinks:1"}.get(problem, "plain:1")
     record = trace(problem, unusual(problem, name), case)
@@ -136,14 +132,12 @@ NO_MAXIMUM = (
 LATE = ((SUM, SUM.replace("tl.sum(p, 1)", "tl.sum(p, 1) * 0.5 + tl.sum(p, 1) * 0.5")),)
 
 
-@pytest.mark.parametrize("edits", [DIVIDED, NO_MAXIMUM, LATE], ids=["divided", "no max", "twice"])
+@pytest.mark.parametrize("edits", drawn([DIVIDED, NO_MAXIMUM, LATE], 2))
 def test_other_conventions_are_recognised_and_not_called_wrong(edits):
     """With a mistake behind the loop too, which must not be laid to them."""
     source = changed("p03", *edits)
     record = trace("p03", source, "plain:1")
     assert record.result == "right" and record.parting is None
-    lse = "lse = (running_max + tl.log2(running_sum)) * LN_2"
-    assert source.count(lse) == 1
     wrong = source.replace("out = acc", "out = 1.5 * acc")
     record = trace("p03", wrong, "plain:1")
     assert (record.result, record.parting) == ("wrong", None)
@@ -194,7 +188,7 @@ WRONG = [
     ("p06", "window ignored", "window:2", {"visible": causal}, None, "visible = "),
     ("p07", "sinks ignored", "sinks:1", {"visible": without_sinks}, None, "visible = "),
 ]
-DRAWN = drawn(WRONG, 2, lambda wrong: wrong[0])
+DRAWN = drawn(WRONG, 3)
 
 
 @pytest.mark.parametrize(
@@ -302,8 +296,7 @@ def test_what_a_loop_makes_anew_is_not_taken_for_the_state():
     record = trace("p03", source, "plain:1")
     assert (record.parting.number, record.parting.names) == (2, ("running_sum",))
     begun = changed(
-        "p03",
-        (SUM, "tile_sum = tl.sum(p, 1)\n        running_sum = running_sum + tile_sum + 1.0"),
+        "p03", (SUM, "tile_sum = tl.sum(p, 1)\n        running_sum = running_sum + tile_sum + 1.0")
     )
     record = trace("p03", begun, "plain:1")
     assert (record.parting.number, record.parting.names) == (1, ("running_sum",))
@@ -335,9 +328,6 @@ def test_what_is_not_known_is_shown_by_its_name_and_not_compared():
 def test_of_a_check_the_first_wrong_case_is_traced():
     record = trace("p03", mutant("p03", "strides of k for v"), "layouts")
     assert (record.check, record.number, record.result) == ("layouts", 3, "wrong")
-
-
-# -- the lines that made a tile -------------------------------------------------------------------
 
 
 def what_ran(told, number):

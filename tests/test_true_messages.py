@@ -13,7 +13,7 @@ from grader.judge.case import CheckCase
 from grader.report.state import state
 from grader.spec.problem import load_problem
 from tests import forked
-from tests.harness import SEED, Judged, cases_of, judge, model_answer, whole_answer
+from tests.harness import SEED, Judged, cases_of, edited, judge, model_answer, whole_answer
 from tests.mutants.forward import NEW_MAX
 from tests.shares import drawn
 from tests.tracing import trace
@@ -26,11 +26,7 @@ _quick = forked.quick
 
 
 def changed(problem: str, *edits: tuple[str, str]) -> str:
-    source = model_answer(problem)
-    for old, new in edits:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    return source
+    return edited(model_answer(problem), *edits)
 
 
 def masked_late(problem: str) -> str:
@@ -38,8 +34,7 @@ def masked_late(problem: str) -> str:
     source = model_answer(problem)
     (mask,) = (match[0] for match in MASK.finditer(source))
     (line,) = re.findall(rf" +{re.escape(NEW_MAX)}.*\n", source)
-    assert source.count(mask + line) == 1
-    return source.replace(mask + line, line + mask)
+    return edited(source, (mask + line, line + mask))
 
 
 def judged(problem: str, source: str, *checks: str) -> Judged:
@@ -48,9 +43,6 @@ def judged(problem: str, source: str, *checks: str) -> Judged:
 
 def wrong_checks(found: Judged) -> set[str]:
     return {check for check, _ in found.wrong}
-
-
-# -- passed once ----------------------------------------------------------------------------------
 
 
 def test_a_whole_number_of_query_tiles_is_none_of_key_tiles():
@@ -62,9 +54,6 @@ def test_a_whole_number_of_query_tiles_is_none_of_key_tiles():
 def test_missing_keys_may_not_raise_the_maximum():
     found = judged("p03", masked_late("p03"), "ragged", "ragged_unequal", "large_logits")
     assert wrong_checks(found) == {"ragged_unequal"}
-
-
-# -- names and advice -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -107,7 +96,8 @@ TAKEN_APART = (
 
 
 @pytest.mark.parametrize(
-    ("edits", "words"), [(TOO_SMALL, "the grid needs"), (TAKEN_APART, "the grid is large enough")]
+    ("edits", "words"),
+    drawn([(TOO_SMALL, "the grid needs"), (TAKEN_APART, "the grid is large enough")], 2),
 )
 def test_a_grid_is_blamed_for_missing_heads_only_if_it_is_too_small(edits, words):
     found = judged("p03", changed("p03", *edits), "batch_heads")
@@ -161,18 +151,14 @@ TOLD_BY_WHAT_WAS_SEEN = {
         LOAD_Q.replace("seqlen_q", "seqlen_q - 1"),
         "rows of q are never loaded",
     ),
-    "p04 head_dims": (
-        "k_ptr += BLOCK_N *",
-        "k_ptr += k_offs.shape[1] *",
-        "by 256 elements",
-    ),
+    "p04 head_dims": ("k_ptr += BLOCK_N *", "k_ptr += k_offs.shape[1] *", "by 256 elements"),
     "p05 groups": ("q_head * q_strides[1]", "q_head // group_size * q_strides[1]", "from q of"),
     "p06 unaligned_window": (FIRST_KEY, FIRST_KEY[:-21], "begin at key 66, which is no multiple"),
     "p09 sinks": (SINK_PAIR, SINK_PAIR.replace(" - window_size", ""), "is a sink and lies in the"),
 }
 
 
-@pytest.mark.parametrize("place", drawn(TOLD_BY_WHAT_WAS_SEEN, 3, lambda place: place[:3]))
+@pytest.mark.parametrize("place", drawn(TOLD_BY_WHAT_WAS_SEEN, 3))
 def test_a_message_says_what_was_seen_of_its_cause(place):
     problem, check = place.split()
     old, new, words = TOLD_BY_WHAT_WAS_SEEN[place]
@@ -199,9 +185,6 @@ def test_a_default_that_triton_cannot_read_is_told_as_such():
     assert len(headlines) == 1 and "Dict" in headlines.pop()
 
 
-# -- a second call --------------------------------------------------------------------------------
-
-
 def first_number(call: int) -> float:
     problem = load_problem("p01")
     plain = CheckCase(problem, *cases_of(problem, ["plain"])[0])
@@ -220,9 +203,6 @@ def test_an_earlier_call_is_blamed_only_for_what_is_right_without_it(kept):
     (finding,) = judge(source, problem, checks=["plain"]).wrong.values()
     assert ("second call" in finding.message.headline) == kept
     assert kept or finding.message.headline == "out is wrong"
-
-
-# -- the state ------------------------------------------------------------------------------------
 
 
 def test_a_maximum_in_another_unit_than_the_weights_does_not_stay_right():

@@ -14,7 +14,7 @@ from grader.isolate.session import Session
 from grader.spec.problem import load_problem, problem_ids
 from tests import forked, needs
 from tests.harness import SEED, judge, whole_answer
-from tests.shares import drawn
+from tests.shares import drawn, of_all
 from tests.test_sightings import nothing_is_seen
 from tests.unusual import ANSWERS, Unusual
 
@@ -48,7 +48,7 @@ def test_right_answer_passes_on_a_gpu(answer: Unusual) -> None:
     assert {place: finding.message for place, finding in judged.wrong.items()} == {}
 
 
-@pytest.mark.parametrize("answer", drawn(POSSIBLE, 12), ids=lambda answer: answer.id)
+@pytest.mark.parametrize("answer", drawn(POSSIBLE, 14, of_all), ids=lambda answer: answer.id)
 def test_right_answer_passes(answer: Unusual) -> None:
     judged = judge(
         answer.applied_to(whole_answer(answer.problem)),

@@ -43,7 +43,7 @@ def forked(work, *, daemon=False, lives=False, waits=False):
         work()
         if lives:
             os.write(writer, b"x")
-            time.sleep(60)
+            time.sleep(600)
         os._exit(0)
     os.close(writer)
     os.read(reader, 1)
@@ -115,7 +115,7 @@ def test_cpu_time_is_counted_whoever_spends_it(start, way):
     worker = start(WAYS[way])
     with CpuTime(Tree(worker.pid)) as spent:
         work(worker)
-    assert 0.18 < spent.seconds < 0.3
+    assert 0.18 < spent.seconds < 0.38  # twice would be 0.4
 
 
 def test_time_of_the_dead_still_counts_when_they_are_buried(start):
@@ -126,7 +126,7 @@ def test_time_of_the_dead_still_counts_when_they_are_buried(start):
         for orphan in tree.pids()[1:]:
             os.waitpid(orphan, 0)
     assert tree.pids() == [worker.pid]
-    assert 0.18 < spent.seconds < 0.3
+    assert 0.18 < spent.seconds < 0.38  # twice would be 0.4
 
 
 def test_neither_time_that_passes_nor_that_of_others_is_cpu_time_of_the_worker(start):
@@ -136,16 +136,16 @@ def test_neither_time_that_passes_nor_that_of_others_is_cpu_time_of_the_worker(s
     with CpuTime(tree) as spent:
         work(neighbour)
         work(worker)
-    assert spent.seconds < 0.05
+    assert spent.seconds < 0.15
     assert neighbour.pid not in tree.pids()
 
 
 MEMORY = {
     "taken and kept": "keep(64)",
     "taken and given back": "take(64)",
-    "and its own mark reset": "take(64, 0.1)\nopen('/proc/self/clear_refs', 'w').write('5')",
-    "by a child": "forked(lambda: take(64, 0.1), waits=True)",
-    "by a daemon": "forked(lambda: take(64, 0.1), daemon=True)",
+    "and its own mark reset": "take(64, 0.4)\nopen('/proc/self/clear_refs', 'w').write('5')",
+    "by a child": "forked(lambda: take(64, 0.4), waits=True)",
+    "by a daemon": "forked(lambda: take(64, 0.4), daemon=True)",
     "by both, together": "forked(lambda: keep(32), lives=True)\ntake(32)",
 }
 
@@ -225,7 +225,7 @@ def test_daemons_that_start_each_other_anew_are_all_killed(tmp_path):
     reaper.adopt_orphans()
     command = [sys.executable, "-c", CHAIN, str(tmp_path), "4"]
     worker = reaper.start(command, start_new_session=True)
-    worker.wait(20.0)
+    worker.wait(PROMPT_S)
     begin = time.monotonic()
     reaper.ended(worker)
     assert time.monotonic() - begin < PROMPT_S
@@ -237,7 +237,7 @@ def test_daemons_that_start_each_other_anew_are_all_killed(tmp_path):
 
 
 def test_the_judges_own_children_are_left_alone():
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
     started = reaper.start(command, start_new_session=True)
     helper = subprocess.Popen(command)  # of this session: a library's, and not a submission's
     try:

@@ -20,7 +20,7 @@ from grader.isolate import asking, walls
 from grader.spec.problem import ROOT, load_problem
 from tests import forked
 from tests.evasions import STOPPED
-from tests.harness import judge, model_answer
+from tests.harness import edited, judge, model_answer
 from tests.hostile.leaking import ENTRIES
 
 LEAKS = {entry.name: entry.source for entry in ENTRIES}
@@ -161,12 +161,8 @@ _PRINTS = (
 def test_a_right_answer_may_print():
     source = model_answer("p02")
     line = "    check_matrix_and_vector(x, w)\n"
-    assert source.count(line) == 1
-    in_kernel = source.replace(line, line + _PRINTS)
+    in_kernel = edited(source, (line, line + _PRINTS))
     assert judge(in_kernel, load_problem("p02"), checks={"plain", "half"}).wrong == {}
-
-
-# -- what PyTorch asks where nobody looks ---------------------------------------------------------
 
 
 class Asked:

@@ -66,7 +66,7 @@ class Watched:
     def path(self):
         return self.folder / "p02" / FILE
 
-    def expect(self, pattern, within_s=30.0):
+    def expect(self, pattern, within_s=PROMPT_S):
         """Read until `pattern` is seen; return its match and forget what was before its end."""
         deadline = time.monotonic() + within_s
         while True:
@@ -160,7 +160,7 @@ def test_a_day_at_the_keyboard(watch, folder):
     mine = usage.descendants(watched.process.pid)
     assert len(mine) > 1
     watched.press("q")
-    assert watched.process.wait(5) == 0
+    assert watched.process.wait(PROMPT_S) == 0
     assert gone(mine)
     assert termios.tcgetattr(watched.theirs) == watched.before
 
@@ -178,7 +178,7 @@ def test_a_loop_is_ended_by_a_save_and_a_signal_leaves_nothing(watch, folder, nu
         watched.save(LOOPS + ANSWER)
     mine = begin_to_loop(watched)
     os.kill(watched.process.pid, number)
-    assert watched.process.wait(8) == 130
+    assert watched.process.wait(PROMPT_S) == 130
     assert gone(mine)
     assert termios.tcgetattr(watched.theirs) == watched.before
 
@@ -200,7 +200,7 @@ def test_a_stopped_watch_gives_the_terminal_back_and_takes_it_again(watch, folde
     os.kill(watched.process.pid, signal.SIGCONT)
     assert until(lambda: termios.tcgetattr(watched.theirs) == raw)
     watched.press("q")
-    assert watched.process.wait(8) == 0
+    assert watched.process.wait(PROMPT_S) == 0
 
 
 def test_two_watches_and_none_can_write_the_report(watch, folder):
@@ -223,9 +223,6 @@ def test_two_watches_and_none_can_write_the_report(watch, folder):
         watched.expect("now fails .*one_program.*error")
     second.save(f"{ANSWER}# again\n")
     second.expect("p02: [1-4] cases, 0 not passed")
-
-
-# -- what is said --------------------------------------------------------------------------------
 
 
 def check(id, verdict, headline="out is wrong"):

@@ -26,7 +26,7 @@ from grader.spec.grade_record import WorkFigures
 from grader.spec.problem import Problem, load_problem
 from grader.spec.problem_tables import WORK
 from tests import forked
-from tests.harness import SEED, model_answer, whole_answer
+from tests.harness import SEED, edited, model_answer, whole_answer
 from tests.records import count_work
 from tests.shares import drawn
 from tests.unusual import ANSWERS
@@ -61,13 +61,8 @@ def unusual(name: str) -> str:
     return answer.applied_to(whole_answer(answer.problem))
 
 
-def edited(problem_id: str, old: str, new: str) -> str:
-    text = model_answer(problem_id)
-    assert text.count(old) == 1
-    return text.replace(old, new)
-
-
-# -- what earns all, and what earns none -----------------------------------------------------------
+def changed(problem_id: str, *edits: tuple[str, str]) -> str:
+    return edited(model_answer(problem_id), *edits)
 
 
 @pytest.mark.parametrize("problem_id", ["p03", "p04", "p05", "p06"])
@@ -109,19 +104,17 @@ READS_OF_X = {
 def test_an_element_is_read_whatever_a_pointer_says_it_points_to(how):
     lines, times = READS_OF_X[how]
     (case,) = load_problem("p02").work_cases(SEED)
-    figures = counted(edited("p02", _LOAD, "\n    ".join(lines)), load_problem("p02"))
+    figures = counted(changed("p02", (_LOAD, "\n    ".join(lines))), load_problem("p02"))
     of_w = figures.elements_read.needed - case.rows * case.cols
     assert figures.elements_read.done == times * case.rows * case.cols + of_w
 
 
 def test_a_view_that_begins_where_an_input_does_hides_none_of_it():
-    source = edited(
-        "p04", "    q_ptr, k_ptr, v_ptr, out_ptr,", "    q_ptr, k_ptr, v_ptr, few, out_ptr,"
+    launched = changed(
+        "p04",
+        ("    q_ptr, k_ptr, v_ptr, out_ptr,", "    q_ptr, k_ptr, v_ptr, few, out_ptr,"),
+        ("        q, k, v, out, lse,", "        q, k, v, k[:, :, :4], out, lse,"),
     )
-    launched = source.replace(
-        "        q, k, v, out, lse,", "        q, k, v, k[:, :, :4], out, lse,"
-    )
-    assert launched != source
     assert work_fraction(counted(launched, short("p04"))) == 1.0
 
 
@@ -138,7 +131,7 @@ def test_lanes_of_one_load_at_one_address_are_one_read():
 def test_a_tile_that_had_a_third_axis_is_followed():
     old = "        scores = tl.dot(q, tl.trans(k)"
     there_and_back = "tl.reshape(tl.reshape(k, (1, BLOCK_N, HEAD_DIM)), (BLOCK_N, HEAD_DIM))"
-    figures = counted(edited("p04", old, f"        k = {there_and_back}\n" + old), short("p04"))
+    figures = counted(changed("p04", (old, f"        k = {there_and_back}\n" + old)), short("p04"))
     assert work_fraction(figures) == 1.0 and figures.tiles is not None
 
 
@@ -147,7 +140,7 @@ def test_a_row_that_is_spread_over_a_tile_is_followed():
     old = "    k_offs = offs_n[:, None] * stride_kn + offs_d[None, :]"
     row = "tl.broadcast_to(tl.load(v_ptr + offs_d)[None, :], (BLOCK_N, HEAD_DIM))"
     spread = f"    acc = tl.dot(tl.zeros((acc.shape[0], BLOCK_N), q.dtype), {row}, acc)\n"
-    figures = counted(edited("p04", old, spread + old), short("p04"))
+    figures = counted(changed("p04", (old, spread + old)), short("p04"))
     assert figures.multiply_adds.ratio > 1.0
 
 
@@ -177,14 +170,8 @@ def test_a_dot_with_three_axes_is_as_many_dots_with_two(times, fraction):
     """Were its tiles not known, it might read as often as tiles of 16 do."""
     load = "        k = load_keys(k_ptr + k_offs, keys, seqlen, IS_EVEN)\n"
     more = load.replace("load_keys(", "tl.maximum(k, load_keys(").replace("EVEN)", "EVEN))")
-    source = model_answer("p04")
-    for old, new in (
-        (SCORES, SCORES_IN_HALVES),
-        (FOLD, FOLD_IN_HALVES),
-        (load, load + more * (times - 1)),
-    ):
-        assert source.count(old) == 1
-        source = source.replace(old, new)
+    halves = (SCORES, SCORES_IN_HALVES), (FOLD, FOLD_IN_HALVES)
+    source = changed("p04", *halves, (load, load + more * (times - 1)))
     plain, figures = (counted(text, short("p04")) for text in (model_answer("p04"), source))
     assert (figures.tile_q, figures.tile_k) == (plain.tile_q, plain.tile_k // 2)
     assert figures.multiply_adds == plain.multiply_adds
@@ -203,7 +190,7 @@ def test_every_tile_visited_and_masked_earns_nothing(name):
 
 def test_keys_and_values_copied_for_each_query_head_earn_nothing():
     copies = "k, v = (t.repeat_interleave(num_q_heads // k.shape[1], 1) for t in (k, v))\n    "
-    source = edited("p05", LAUNCH, copies + LAUNCH)
+    source = changed("p05", (LAUNCH, copies + LAUNCH))
     figures = counted(source, short("p05"))
     assert ratios(figures)["multiply-adds"] == 1.0
     assert figures.distinct_read.ratio == figures.distinct_read.naive_ratio > 2
@@ -218,12 +205,11 @@ def test_copies_of_keys_and_values_as_integers_are_copies(how):
         + how
         + ").view(torch.int32) for t in (k, v))\n    "
     )
-    source = edited("p05", LAUNCH, copies + LAUNCH)
+    source = changed("p05", (LAUNCH, copies + LAUNCH))
     for name in ("k_ptr", "v_ptr"):
         moved = f"{name} += batch"
         typed = f"{name} = {name}.to(tl.pointer_type(tl.float32), bitcast=True)\n    {moved}"
-        assert source.count(moved) == 1
-        source = source.replace(moved, typed)
+        source = edited(source, (moved, typed))
     figures = counted(source, short("p05"))
     assert work_fraction(figures) == 0 and figures.distinct_read.ratio > 2
     assert work_fraction(figures) == 0
@@ -256,7 +242,7 @@ flat = torch.empty((2, q.numel()), dtype=q.dtype, device=q.device)
         )
     strides = out.stride()[:3]
     """
-    source = edited("p05", LAUNCH, spread + LAUNCH)
+    source = changed("p05", (LAUNCH, spread + LAUNCH))
     for old, new in (
         ("@triton.jit", SPREAD + "@triton.jit"),
         ("q, k, v, out, lse,", "q, flat[0], flat[1], out, lse,"),
@@ -301,9 +287,6 @@ def test_another_way_to_do_as_much_earns_all(name):
     figures = counted(unusual(name), problem)
     assert work_fraction(figures) == 1.0, ratios(figures)
     assert figures.multiply_adds.ratio == 1.0
-
-
-# -- when it is counted ----------------------------------------------------------------------------
 
 
 def count_in(problem: Problem, failed: str = "", *, asked: bool = True) -> list:

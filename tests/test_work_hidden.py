@@ -11,14 +11,14 @@ from tests import forked
 from tests.harness import SEED, model_answer
 from tests.hostile import choosing
 from tests.records import count_work
-from tests.test_work import LAUNCH, counted, edited, ratios, short
+from tests.test_work import LAUNCH, changed, counted, ratios, short
 
 _quick = forked.quick
 
 
 def in_entry(line: str, *, top: str = "", problem_id: str = "p04") -> str:
     """The model answer with a line before its launch, and others before all functions."""
-    text = edited(problem_id, LAUNCH, line)
+    text = changed(problem_id, (LAUNCH, line))
     return text.replace("\nimport torch\n", f"\nimport torch\n{top}", 1)
 
 
@@ -86,7 +86,7 @@ def test_a_kernel_that_a_result_launches_when_it_is_looked_at_is_seen(how):
 def test_products_that_are_no_dots_are_counted_as_these_are():
     scores = 'scores = tl.dot(q, tl.trans(k), input_precision="ieee")'
     of_sums = "scores = tl.sum(q[:, None, :].to(tl.float32) * k[None, :, :].to(tl.float32), 2)"
-    figures = counted(edited("p04", scores, of_sums), short("p04"))
+    figures = counted(changed("p04", (scores, of_sums)), short("p04"))
     assert figures.multiply_adds == counted(model_answer("p04"), short("p04")).multiply_adds
 
 

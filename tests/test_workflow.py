@@ -15,6 +15,7 @@ import yaml
 from grader.commands import cli
 from grader.commands.package import command
 from grader.spec.problem import ROOT
+from tests.harness import PROMPT_S
 from tests.records import write_answers
 
 SCHEMA = Path(__file__).with_name("schemas") / "github-workflow.json"
@@ -182,7 +183,7 @@ def test_the_cache_is_of_one_list_of_packages_and_one_python(tmp_path):
         ["bash", "-ec", script("cpu", "find Python")],
         env={**os.environ, "GITHUB_OUTPUT": str(output)},
         check=True,
-        timeout=60,
+        timeout=PROMPT_S,
     )
     assert run.returncode == 0
     assert re.fullmatch(r"version=3\.\d+\.\d+\n", output.read_text())
@@ -263,7 +264,7 @@ def test_the_step_that_grades_writes_summary_annotations_and_record(job, name, c
         env=variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PROMPT_S,
     )
     assert done.returncode == code, done.stderr
     summary = Path(variables["GITHUB_STEP_SUMMARY"]).read_text()
@@ -272,9 +273,6 @@ def test_the_step_that_grades_writes_summary_annotations_and_record(job, name, c
     assert [p["id"] for p in record["problems"]][:2] == ["p01", "p02"]
     assert record["mode"] == ("official" if shutil.which("bwrap") else "local")
     assert "::error file=problems/p02/weighted_row_sum.py,line=1," in done.stdout
-
-
-# -- the command --------------------------------------------------------------------------------
 
 
 def test_the_command_writes_it_where_github_looks(tmp_path, capfd):

@@ -71,7 +71,7 @@ KNOWN = {(mutant.problem, mutant.name): mutant for mutant in MUTANTS}
 POOL = [KNOWN[problem, name] for problem, names in CHOSEN.items() for name in names]
 
 
-@pytest.mark.parametrize("mutant", drawn(POOL, 16), ids=lambda mutant: mutant.id)
+@pytest.mark.parametrize("mutant", drawn(POOL, 1000), ids=lambda mutant: mutant.id)
 def test_wrong_kernel_is_rejected_and_named(mutant: Mutant) -> None:
     source, checks = mutant.applied_to(whole_answer(mutant.problem)), {"plain", *mutant.checks}
     problem = load_problem(mutant.problem)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from collections.abc import Iterable
 from typing import Any
 from unittest import mock
@@ -23,22 +21,6 @@ WIDE = 8.0  # error / allowed below which a wrong kernel might pass with other i
 Place = tuple[str, int]
 
 
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """What became of one source under one seed; `complaints` is empty when it is as it must be.
-
-    `margin` is error / allowed where a wrong kernel's numbers are wrong, for the check in which
-    they are least wrong.
-    """
-
-    kind: str
-    id: str
-    seed: str
-    complaints: tuple[str, ...] = ()
-    margin: float | None = None
-    seconds: float = 0.0
-
-
 class NoNames(Casebook):
     """Looks for no causes: that takes longer than all else."""
 
@@ -49,33 +31,15 @@ class NoNames(Casebook):
         return []
 
 
-def rejection(mutant: Mutant, seed: str) -> Trial:
+def rejection(mutant: Mutant, seed: str) -> list[str]:
     """Judge a wrong kernel until each of its checks has rejected it by a wide margin."""
-    start = time.monotonic()
     source = mutant.applied_to(whole_answer(mutant.problem))
     enough = last_is_wrong if mutant.caught_as else _decided_by_numbers
     # Whether an input was written to, an earlier case has to show.
     checks = {*mutant.checks, *(["plain"] if "arguments" in mutant.checks else [])}
+    given = {"checks": checks, "seed": seed, "policy": mutant.keeps_policy, "enough": enough}
     with mock.patch.object(harness, "Casebook", NoNames):
-        judged = judge(
-            source,
-            load_problem(mutant.problem),
-            checks=checks,
-            seed=seed,
-            policy=mutant.keeps_policy,
-            enough=enough,
-        )
-    margins = [_margin(judged, check) for check in mutant.checks]
-    known = [margin for margin in margins if margin is not None]
-    complaints = _not_rejected(mutant, judged)
-    return Trial(
-        "mutants",
-        mutant.id,
-        seed,
-        tuple(complaints),
-        min(known, default=None),
-        time.monotonic() - start,
-    )
+        return _not_rejected(mutant, judge(source, load_problem(mutant.problem), **given))
 
 
 # Where a state goes wrong, which may be named of a mistake for which nothing says why.
@@ -150,21 +114,17 @@ def of_mutant(mutant: Mutant, judged: Judged) -> list[str]:
     return misnamed(mutant, judged) + overcharged(mutant, judged)
 
 
-def named(mutant: Mutant, seed: str) -> Trial:
+def named(mutant: Mutant, seed: str) -> list[str]:
     """Judge a wrong kernel in all checks; look at its names and at the points that are left."""
-    start = time.monotonic()
     source = mutant.applied_to(whole_answer(mutant.problem))
-    judged = judge(source, load_problem(mutant.problem), seed=seed, policy=mutant.keeps_policy)
-    complaints = tuple(of_mutant(mutant, judged))
-    return Trial("names", mutant.id, seed, complaints, None, time.monotonic() - start)
+    problem = load_problem(mutant.problem)
+    return of_mutant(mutant, judge(source, problem, seed=seed, policy=mutant.keeps_policy))
 
 
-def acceptance(kind: str, id: str, seed: str) -> Trial:
+def acceptance(kind: str, id: str, seed: str) -> list[str]:
     """Judge a right answer in all checks."""
-    start = time.monotonic()
     problem_id, source = right_answers(kind)[id]
-    complaints = rejected(judge(source, load_problem(problem_id), seed=seed))
-    return Trial(kind, id, seed, tuple(complaints), None, time.monotonic() - start)
+    return rejected(judge(source, load_problem(problem_id), seed=seed))
 
 
 def right_answers(kind: str) -> dict[str, tuple[str, str]]:

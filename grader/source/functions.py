@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from grader.source.expressions import names_in, names_of, parameters_of
-from grader.source.loops import function_at
+from grader.source.loops import function_at, nodes_of
 from grader.spec.problem import GIVEN
 
 
@@ -44,7 +44,7 @@ def assigned_in(
             changed = [n for n in _changed(node) if isinstance(n, ast.Attribute)]
             if any(name in names_in(n) for n in changed):
                 yield node.lineno, None
-    for node in ast.walk(function):
+    for node in nodes_of(function):
         targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
         for target in filter(None, targets):
             if name in names_of(target) and not isinstance(node, ast.comprehension):
@@ -67,13 +67,12 @@ def values_of(function: ast.FunctionDef) -> dict[str, ast.AST]:
 
 def calls_of(tree: ast.Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.Call]]:
     """Yield the calls and launches of a function, each with the function that it stands in."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
-            if isinstance(called, ast.Name) and called.id == name:
-                caller = function_at(tree, node.lineno)
-                if caller is not None:
-                    yield caller, node
+    for node in nodes_of(tree, ast.Call):
+        called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+        if isinstance(called, ast.Name) and called.id == name:
+            caller = function_at(tree, node.lineno)
+            if caller is not None:
+                yield caller, node
 
 
 def argument_of(call: ast.Call, index: int, name: str) -> ast.AST | None:
@@ -100,7 +99,7 @@ def exchanged(tree: ast.Module) -> Exchanged | None:
     """
     functions = functions_of(tree)
     found, straight = list[Exchanged](), set[str]()
-    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
+    for call in nodes_of(tree, ast.Call):
         called = call.func.value if isinstance(call.func, ast.Subscript) else call.func
         function = functions.get(getattr(called, "id", ""))
         if function is None or any(isinstance(a, ast.Starred) for a in call.args):

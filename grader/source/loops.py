@@ -7,11 +7,21 @@ any of its lines, and in those of every loop around it.
 from __future__ import annotations
 
 import ast
+import functools
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BEGINNINGS = {"first", "begin", "start", "low", "lo"}
 _ENDS = {"last", "end", "stop", "high", "hi"}
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@functools.lru_cache(64)
+def nodes_of(tree: ast.AST, *kinds: type[ast.AST]) -> tuple[ast.AST, ...]:
+    """Return the nodes of a tree, or those of some kinds; who feeds a line asks a thousand times.
+
+    They are listed once: nobody changes a tree that was read.
+    """
+    return tuple(n for n in ast.walk(tree) if not kinds or isinstance(n, kinds))
 
 
 def loops_around(tree: ast.Module, line: int) -> list[range]:
@@ -36,7 +46,7 @@ def loops_around(tree: ast.Module, line: int) -> list[range]:
 
 def function_at(tree: ast.Module, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """Return the innermost function in which a line lies."""
-    around = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and line in lines_of(n)]
+    around = [n for n in nodes_of(tree, *FUNCTIONS) if line in lines_of(n)]
     return max(around, key=lambda n: n.lineno, default=None)
 
 
@@ -61,5 +71,5 @@ def lines_of(node: ast.AST) -> range:
 
 def _named(tree: ast.Module, name: str) -> list[int]:
     """Return the lines that name a function: they call it, launch it or pass it on."""
-    nodes = (n for n in ast.walk(tree) if name in (getattr(n, "id", ""), getattr(n, "attr", "")))
+    nodes = (n for n in nodes_of(tree) if name in (getattr(n, "id", ""), getattr(n, "attr", "")))
     return [n.lineno for n in nodes]

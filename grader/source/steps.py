@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 
@@ -16,6 +17,7 @@ def lines_of_text(text: str) -> list[str]:
     return re.split(r"\r\n|\r|\n", text)
 
 
+@functools.lru_cache(16)
 def step_regions(text: str) -> dict[int, tuple[int, int]]:
     """Return for each marked step its first and last line (1-based, the markers' own lines)."""
     regions: dict[int, tuple[int, int]] = {}

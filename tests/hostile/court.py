@@ -190,9 +190,6 @@ def _run(command: list[str], *, timeout_s: float, **options) -> tuple[int | None
     return process.returncode, out, err
 
 
-# -- what must hold -------------------------------------------------------------------------------
-
-
 def _faults_of_run(run: Run, code: int | None, out: str, err: str) -> list[str]:
     assert run.record is not None
     faults = []

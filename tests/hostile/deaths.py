@@ -166,11 +166,7 @@ ENDED = (
         ("pass",),
     ),
     Trick("a file too large", "with open(own('x'), 'wb') as f: f.truncate(2**40)"),
-    Trick(
-        "deletes its folder",
-        f"shutil.rmtree(own(os.getcwd()))\n{_RIGHT}",
-        ("pass", "error"),
-    ),
+    Trick("deletes its folder", f"shutil.rmtree(own(os.getcwd()))\n{_RIGHT}", ("pass", "error")),
 )
 
 CHANNEL = (
@@ -186,20 +182,14 @@ CHANNEL = (
         ("out-of-memory",),
     ),
     Trick(
-        "a line beyond all lines",
-        f"{_FORGED}channel.send(reply(nonce, 2))\n{_RIGHT}",
-        ("error",),
+        "a line beyond all lines", f"{_FORGED}channel.send(reply(nonce, 2))\n{_RIGHT}", ("error",)
     ),
     Trick(
         "guesses at the next answer",
         f"{_FORGED}for n in range(30): channel.send(reply(n, 0))\n{_RIGHT}",
         ("pass",),
     ),
-    Trick(
-        "garbage without end",
-        f"{_FORGED}while True: channel.send(os.urandom(99))",
-        _TIMEOUT,
-    ),
+    Trick("garbage without end", f"{_FORGED}while True: channel.send(os.urandom(99))", _TIMEOUT),
     Trick(
         "sends its descriptors",
         f"{_FORGED}socket.send_fds(channel, [b'x'], [0, 1, 2])\n{_RIGHT}",

@@ -110,8 +110,6 @@ def beside(problem_id: str, body: str, head: str = "") -> str:
     )
 
 
-# -- tricks ---------------------------------------------------------------------------------------
-
 _DISPATCH = """
 def trick_of(q, k, options):
     sizes = (tuple(q.shape), tuple(k.shape), q.stride(), str(q.dtype))

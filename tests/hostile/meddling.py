@@ -83,9 +83,7 @@ TRICKS = (
     Trick("kills the test process", _once("os.kill(PARENT, 9)\ntime.sleep(9)"), _CRASH),
     Trick("interrupts the test process", _once("os.kill(PARENT, 2)\ntime.sleep(9)"), _CRASH),
     Trick(
-        "garbage before the next event",
-        _once(f"os.write(pipe(), b'garbage')\n{_RIGHT}"),
-        _CRASH,
+        "garbage before the next event", _once(f"os.write(pipe(), b'garbage')\n{_RIGHT}"), _CRASH
     ),
     Trick(
         "lines of garbage",

@@ -18,8 +18,6 @@ def _beside(problem: str, name: str, body: str, head: str = "", **fields) -> Hos
     return Hostile(name, beside(problem, body, head), **fields)
 
 
-# -- results of earlier calls, and sizes known by heart -------------------------------------------
-
 _KEPT = """\
 key = ({key})
 if key not in RESULTS:
@@ -171,11 +169,7 @@ def _with_company(path: Path) -> None:
 FORGED = (
     Hostile("prints that it passes", f"{HEAD}{_PRINTED}\ndef ENTRY(*a, **k): 0\n", ("crash",)),
     Hostile(
-        "files named like libraries",
-        verdicts=_PASS,
-        problem="p01",
-        points=12.0,
-        make=_with_company,
+        "files named like libraries", verdicts=_PASS, problem="p01", points=12.0, make=_with_company
     ),
 )
 

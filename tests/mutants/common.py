@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 
 from grader.source.steps import step_regions
+from tests.harness import edited
 from tests.mutants.seen import SEEN
 
 # What a headline says of a mistake that is caught otherwise than by its numbers.
@@ -61,15 +62,7 @@ class Mutant:
         Raises:
             ValueError: the model answer has changed, so that an edit no longer fits.
         """
-        for old, new, *count in self.edits:
-            expected = count[0] if count else 1
-            if source.count(old) != expected:
-                raise ValueError(
-                    f"{self.id}: got {source.count(old)} times {old!r} in the model answer of"
-                    f" {self.problem}, expected {expected}: adapt tests/mutants/{self.problem}.py"
-                )
-            source = source.replace(old, new)
-        return source
+        return edited(source, *self.edits)
 
     @property
     def keeps_policy(self) -> bool:
@@ -90,8 +83,3 @@ class Mutant:
         lines = {n for tag, *_, i, j in blocks if tag != "equal" for n in range(i, max(j, i + 1))}
         regions = step_regions(changed).items()
         return {step for step, (a, b) in regions for n in lines if a <= n + 1 <= b}
-
-
-def mixed_into(problem: str, edits: tuple[tuple, ...], *, times: int = 1) -> tuple[tuple, ...]:
-    """Edits of lines that occur `times` in the model answer of `problem`."""
-    return tuple((old, new, times) for old, new, *_ in edits)

@@ -86,10 +86,7 @@ _BY_CAUSE = {
     },
     "MASK-TRANSPOSED": {"mask_transposed": "p04", "mask_of_dk_and_dv_transposed": "p08"},
     "OTHER-PAIRS": {"mask_transposed": "p01"},
-    "MASKED-SCORES-NOT-HIDDEN": {
-        "hidden_scores_zero": "p04",
-        "scores_times_the_mask": "p04",
-    },
+    "MASKED-SCORES-NOT-HIDDEN": {"hidden_scores_zero": "p04", "scores_times_the_mask": "p04"},
     "NAN-FROM-INF-MINUS-INF": {"no_safe_maximum": "p06 p07"},
     "MAXIMUM-IN-ANOTHER-UNIT": {"maximum_not_scaled": "p03"},
     "OPERANDS-ROUNDED": {
@@ -136,10 +133,7 @@ _BY_CAUSE = {
         "maximum_begins_at_zero": "p03",
         "safe_maximum_kept_as_the_running_one": "p06",
     },
-    "TILE-OUTSIDE": {
-        "batch_and_head_exchanged": "p05",
-        "batch_counted_in_kv_heads": "p05",
-    },
+    "TILE-OUTSIDE": {"batch_and_head_exchanged": "p05", "batch_counted_in_kv_heads": "p05"},
     "TILE-NUMBER-AS-ROW": {"block_size_forgotten": "p02 p03 p04 p05 p06 p07"},
     "TILE-NOT-TRANSPOSED": {"k_not_transposed": "p03"},
     "VISIBLE-KEYS-MASKED": {

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from pathlib import Path
 
+from tests.harness import edited
 from tests.unusual.edits import EDITS
 
 _FOLDER = Path(__file__).parent
@@ -37,10 +38,7 @@ class Unusual:
         Raises:
             ValueError: the model answer has changed, so that an edit no longer fits.
         """
-        for old, new, *count in self.edits:
-            if source.count(old) != (count[0] if count else 1):
-                raise ValueError(f"{self.id}: the model answer has changed: {old!r}")
-            source = source.replace(old, new)
+        source = edited(source, *self.edits)
         if self.file:
             source += "\n\n" + (_FOLDER / self.file).read_text("utf-8")
         return _reworded(source)

@@ -111,10 +111,7 @@ _AUTOTUNED = (
 )
 # No check has more than one section otherwise.
 _ONE_HEAD_A_SECTION = (
-    (
-        "size = max(l2_bytes // head_bytes, triton.cdiv(programs, num_tiles), 1)",
-        "size = 1",
-    ),
+    ("size = max(l2_bytes // head_bytes, triton.cdiv(programs, num_tiles), 1)", "size = 1"),
 )
 _END = "end_key = tl.minimum(query_start + BLOCK_M, seqlen)"
 _EVERY_TILE_MASKED = (

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The keys are halved until a tile is left, and the halves merged by logaddexp, as in a tree."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The loop order of the first FlashAttention: key tiles outside, query tiles inside."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Each tile is a softmax of its own; two results are merged by their lse, as in ring attention."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Columns of ones beside V: numerator and denominator are one product of matrices."""
 
 

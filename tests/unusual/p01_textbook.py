@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Written as in a textbook: scores scaled first, masked with -1e6, nothing done in place."""
 
 

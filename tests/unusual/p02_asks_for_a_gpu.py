@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Host code for a GPU: it asks for one, makes it current, asserts and allocates on it, waits."""
 
 DEVICE = triton.runtime.driver.active.get_active_torch_device()

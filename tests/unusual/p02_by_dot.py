@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The product with w as a matrix product: w fills the first of sixteen columns."""
 
 

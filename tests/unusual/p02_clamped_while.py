@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """A few programs that walk over the rows; indices are clamped, values set to 0 afterwards."""
 
 

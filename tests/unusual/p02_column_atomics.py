@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The columns are shared out on a 1-D grid; shares meet by atomics in fp32."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """One column after the other: each row's sum is rounded as often as there are columns."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Compensated sums: lanes keep a sum and its error, and the pairs are reduced together."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """A factory makes a kernel for each order of x, `run` launches it; a tile may lie transposed."""
 
 import contextlib

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """One program a row, over tiles of 1024 columns, each summed before it is added."""
 
 

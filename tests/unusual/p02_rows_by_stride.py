@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """A few programs stride over the rows, whose number is cast where it meets a stride."""
 
 from functools import lru_cache

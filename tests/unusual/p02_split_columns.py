@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The columns are split among programs; a second kernel adds up the partial sums of a row."""
 
 

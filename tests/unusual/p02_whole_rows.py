@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """A row at once: the block is the next power of two, from heuristics; no loop."""
 
 

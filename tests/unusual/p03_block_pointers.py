@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Tiles through block pointers, which Triton had up to 3.8."""
 
 

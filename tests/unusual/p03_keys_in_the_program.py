@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """First the lse of every row; then a program for each tile of keys adds its share of out."""
 
 

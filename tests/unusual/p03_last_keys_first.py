@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Key tiles from the last to the first, all of them masked; heads on the second grid axis."""
 
 

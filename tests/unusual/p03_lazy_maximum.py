@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The maximum moves only where it grows by more than 8 in base 2; the rest stays below 2**8."""
 
 

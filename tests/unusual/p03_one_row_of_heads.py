@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The rows of all heads in one descriptor: the last tile of a head reaches into the next one."""
 
 from triton.tools.tensor_descriptor import TensorDescriptor

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Tiles are padded to 128 columns of head_dim, keys in tiles of 128, queries in tiles of 16."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Scores, weights and output are held transposed: keys down, queries across."""
 
 

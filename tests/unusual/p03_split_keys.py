@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Keys split among programs, as in flash-decoding; a second kernel combines the partial results."""
 
 _NUM_SPLITS = 4

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """No online softmax: one pass for the maximum, one for the sum, one for the output."""
 
 

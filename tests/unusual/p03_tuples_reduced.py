@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Maximum and sum are reduced together, as pairs; out is normalised in every round."""
 
 

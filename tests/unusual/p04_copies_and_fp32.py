@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Inputs are laid out anew first, K transposed; dots of all dtypes in fp32."""
 
 

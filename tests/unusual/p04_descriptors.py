@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Tiles loaded and stored through tensor descriptors, which mask by themselves what is outside."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """A while loop from the diagonal back to key 0; every tile is masked."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """head_dim in two halves: scores are the sum of two products, and out has two accumulators."""
 
 

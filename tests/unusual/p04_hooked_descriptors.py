@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Host descriptors, whose tiles a hook of each configuration sets, over padded sequences."""
 
 from triton.tools.tensor_descriptor import TensorDescriptor

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Keys and values are copied into pages, last page first, and a table leads to them."""
 
 PAGE_SIZE = 32

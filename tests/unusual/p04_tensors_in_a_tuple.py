@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Tensors in a tuple, programs in groups as in a product of matrices, masks by the lowest fp32."""
 
 import functools

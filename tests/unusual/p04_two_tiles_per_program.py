@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """A program takes query tile i and tile n - 1 - i, so that all programs have the same work."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Tiles of 32 queries by 128 keys; finite masks, heuristics, and tiles swizzled over the grid."""
 
 

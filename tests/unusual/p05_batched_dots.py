@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Up to eight query heads of a group are the batch of tl.dot: (heads, queries, head_dim) tiles."""
 
 

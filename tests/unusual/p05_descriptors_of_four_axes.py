@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Host descriptors of padded tensors of four axes; the first query behind a pointer."""
 
 from triton.tools.tensor_descriptor import TensorDescriptor

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Settings in a dataclass, checks that raise an error of the file, below ValueError."""
 
 import dataclasses

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Three axes of programs, keys loaded transposed, the maximum of natural scores, two helpers."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The query heads of a group share a tile: row r is position r // group of head r % group."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """A program keeps no head: it goes through the query heads of a group, one after the other."""
 
 

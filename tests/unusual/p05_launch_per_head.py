@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """A launch for each query head, on views of one head: the kernel knows neither batch nor heads."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The mask of a diagonal tile is a table in memory, which each program loads and adds to scores."""
 
 import functools

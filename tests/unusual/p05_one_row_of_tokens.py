@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The tokens of all sequences in one row: a program searches its sequence, or has none to do."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The keys of a query tile are split: partial results in fp32 memory, merged by a second kernel."""
 
 import dataclasses

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Eight programs, each of which takes one tile of queries after the other, whatever the head."""
 
 

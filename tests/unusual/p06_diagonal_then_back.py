@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The diagonal first, then the keys before it, the last ones first; exact window or none."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """A fixed number of tiles per program, counted on the host; the mask is one of distances."""
 
 

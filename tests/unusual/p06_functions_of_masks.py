@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Masks are functions, as in FlexAttention; tables have the tiles that they cut, and full ones."""
 
 _SIDE = 64

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Methods of tiles, the running state as a tuple, sizes in a row."""
 
 import math

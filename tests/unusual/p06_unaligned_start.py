@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The walk begins at the first visible key itself, unaligned; tiles of 16 queries by 64 keys."""
 
 

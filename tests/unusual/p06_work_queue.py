@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Programs take tiles of queries from a counter in memory until none is left."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Window, sinks and length are constants of the kernel; a loop for the sinks, one for the rest."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Sinks and window are one list of keys: each lane looks its key up, and tiles may hold both."""
 
 

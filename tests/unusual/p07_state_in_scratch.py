@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The state after the sinks goes through memory: the kernel of the window begins with it."""
 
 

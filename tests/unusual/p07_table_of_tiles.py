@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Which tiles of keys a tile of queries visits comes from a table that PyTorch makes."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """A kernel lists the key tiles of each query tile; the mask is made of functions in a tuple."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Sinks first, then the window, by one helper that is called for each of two ranges of keys."""
 
 

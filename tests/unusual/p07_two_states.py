@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Window and sinks each have a softmax state of their own; the two are merged at the end."""
 
 

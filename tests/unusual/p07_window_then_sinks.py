@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """One mask for all tiles: first the window from the diagonal back, then the tiles of the sinks."""
 
 

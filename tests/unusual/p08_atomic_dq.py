@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """dQ is added up with atomics in fp32, one program for each tile of keys of each query head."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """A program per query head walks over the columns and adds to dQ in memory; K and V by atomics."""
 
 

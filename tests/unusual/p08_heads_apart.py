@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """dK and dV of each query head apart, summed over the group in PyTorch; delta comes with dQ."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """dQ, dK and dV in one kernel, one program for each tile of keys of each query head: atomics."""
 
 

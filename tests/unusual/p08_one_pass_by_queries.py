@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """One program per tile of queries: dQ in registers, dK and dV by atomics, q scaled when loaded."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """One loop moves the pointers that it loads from and that of dQ, which is added to by atomics."""
 
 

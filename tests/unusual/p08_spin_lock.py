@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Programs wait for each other: each tile of dQ has a lock, under which memory is added to."""
 
 

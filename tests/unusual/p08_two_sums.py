@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """dQ is the difference of two sums, P * dP times k and P times delta * k, in one loop."""
 
 

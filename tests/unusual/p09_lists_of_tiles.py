@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Lists of tiles in both directions, made in PyTorch; one launch gives dQ, dK and dV from them."""
 
 _SIDE = tl.constexpr(32)

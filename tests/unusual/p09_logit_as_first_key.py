@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The sink logit begins the softmax as a key of value 0; dQ, and dK with dV, in two kernels."""
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """The sink logit enters after the loop; dsink_logits by atomics; dK and dV by atomics, heads apart.
 
 Every key tile up to the diagonal is looked at, and left at once where no query of the tile sees it.

@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """dK and dV of sinks and other keys in one kernel: a tile of keys goes through all later queries.
 
 Much more work than needed, and right.

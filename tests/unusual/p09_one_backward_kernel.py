@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """All gradients in one kernel, a program per tile of queries: dK, dV and dsink by atomics."""
 
 

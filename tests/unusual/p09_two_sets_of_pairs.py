@@ -1,4 +1,3 @@
-# ruff: noqa: F821  (appended to the model answer, whose names it uses)
 """Window pairs, then sink pairs: two launches of one kernel, and the second adds to dK and dV."""
 
 

@@ -12,6 +12,7 @@ from grader.causes.state.ran import assignments
 from grader.causes.state.roles import LN_2
 from grader.kernel.observers.rounds import Rounds, Variable
 from grader.source.expressions import names_in
+from grader.source.loops import nodes_of
 from grader.source.origins import returned_from
 from grader.source.submission import Source
 
@@ -51,7 +52,7 @@ def lines_to_blame(
 
 def _in_called(tree: ast.Module, line: int) -> int:
     """Return where a function of the file makes what it returns to a line, of right arguments."""
-    calls = [n.value for n in ast.walk(tree) if isinstance(n, ast.Assign) and n.lineno == line]
+    calls = [n.value for n in nodes_of(tree, ast.Assign) if n.lineno == line]
     names = [call.func.id for call in calls if hasattr(getattr(call, "func", None), "id")]
     made = returned_from(tree, names[0]) if len(names) == 1 else None
     return made[0] if made else line
@@ -63,8 +64,8 @@ def _held(rounds: Rounds) -> Iterator[Variable]:
 
 
 def _read_at(tree: ast.Module, lines: list[int]) -> set[str]:
-    statements = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno in lines]
-    return names_in(*(n for n in statements if isinstance(n, (ast.Assign, ast.AugAssign))))
+    statements = nodes_of(tree, ast.Assign, ast.AugAssign)
+    return names_in(*(n for n in statements if n.lineno in lines))
 
 
 def _right(compared: Compared, r: int) -> Iterator[np.ndarray]:

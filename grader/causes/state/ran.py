@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from grader.kernel.observers.rounds import Rounds
 from grader.kernel.observers.trace import OPERANDS
-from grader.source.loops import LOOPS
+from grader.source.loops import LOOPS, nodes_of
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.trace_record import SourceLine
@@ -77,11 +77,11 @@ def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
 @functools.lru_cache(maxsize=64)
 def _setting(tree: ast.Module | None, loop: int, name: str) -> list[int]:
     """Return the lines that set a name in a loop: in a function that does, those in there."""
-    nodes, lines = list(ast.walk(tree)) if tree else [], assignments(tree, loop, {name})
+    nodes, lines = nodes_of(tree) if tree else (), assignments(tree, loop, {name})
     calls = [n.func for n in nodes if isinstance(n, ast.Call) and n.lineno in lines]
     called = {f.id for f in calls if isinstance(f, ast.Name)}
     functions = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name in called]
-    names = [n for f in functions for n in ast.walk(f) if isinstance(n, ast.Name) and n.id == name]
+    names = [n for f in functions for n in nodes_of(f, ast.Name) if n.id == name]
     return (sorted({n.lineno for n in names if isinstance(n.ctx, ast.Store)}) or lines)[
         :_MOST_LINES
     ]
@@ -92,8 +92,8 @@ def assignments(tree: ast.Module | None, loop: int, names: set[str]) -> list[int
 
     Where it is set to another as it is, as in running_max = new_max, those where the other is.
     """
-    loops = [n for n in ast.walk(tree) if isinstance(n, LOOPS)] if tree else []
-    inside = [n for node in loops if node.lineno == loop for n in ast.walk(node)]
+    loops = nodes_of(tree, *LOOPS) if tree else ()
+    inside = [n for node in loops if node.lineno == loop for n in nodes_of(node)]
     copies = dict(pair for n in inside if isinstance(n, ast.Assign) for pair in _copies(n))
     names = names | {made.id for name, made in copies.items() if name.id in names}
     stores = [n for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
