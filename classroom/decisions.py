@@ -155,8 +155,7 @@ def _forget(options: argparse.Namespace) -> int:
     with open_class(course) as store, locked(course):
         student = known_student(store, options.student)
         hand_in = store.hand_ins().get(student)
-        gradebooks = (course / outputs.CANVAS, course / outputs.MOODLE)
-        paths = [*outputs.report_files(course, student), *outputs.about_all(course), *gradebooks]
+        paths = [*outputs.report_files(course, student), *outputs.about_all(course)]
         found = [path for path in paths if path.is_file()]
         # Files first: while the database knows the student, the command can be run again.
         for path in found if options.yes else ():
