@@ -41,13 +41,7 @@ _RUNDIR = ".parsl"
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Grade; return 0, 3 where files are left that faults kept from being graded, 130 on Ctrl-C.
-
-    Raises:
-        ManifestError: an option, the roster, the submissions, the engine's file or the set of
-            problems is wrong.
-        EnvironmentFault: nothing can be graded here, or the database cannot be written.
-    """
+    """Grade; return 0, 3 where files are left that faults kept from being graded, 130 on Ctrl-C."""
     problems = problems_named(options.only)
     _check(options)
     policy = read_policy(options.course)

@@ -33,12 +33,7 @@ OPTIONS = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show a case, ask, explain; return 0, or 130 for Ctrl-C.
-
-    Raises:
-        UsageError: there is no such case, it cannot be opened, or there is no standard output.
-        ManifestError: the cases cannot be read.
-    """
+    """Show a case, ask, explain; return 0, or 130 for Ctrl-C."""
     cases, own = chosen(options.only, options.case), expect_folder(options.submission)
     progress = QuizProgress(state_path(os.environ, STATE))
     if options.restart:

@@ -131,12 +131,7 @@ HELP = "write what a course platform needs to grade"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the files of a platform and say where they are; return 0.
-
-    Raises:
-        UsageError: an option cannot be used.
-        EnvironmentFault: a file cannot be written.
-    """
+    """Write the files of a platform and say where they are; return 0."""
     if not TEMPLATES.is_dir():
         raise UsageError("package: got the students' release, expected the course's checkout")
     return COMMANDS[options.inner].run(options)

@@ -28,12 +28,7 @@ OPTIONS = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask on standard input and output; Ctrl-C ends with 130, q and the end of input with 0.
-
-    Raises:
-        UsageError: there is no such topic (in that level), or no standard output.
-        ManifestError: the questions cannot be read.
-    """
+    """Ask on standard input and output; Ctrl-C ends with 130, q and the end of input with 0."""
     questions = chosen(options.topic, options.level)
     words = ["make quiz"]
     words += [f"TOPIC={options.topic}"] if options.topic else []

@@ -141,10 +141,6 @@ def run(options: argparse.Namespace) -> int:
     """Write the archive unless nothing in it would be graded, show the report.
 
     Returns: 0 when all that is there is accepted, 1 when something is refused or nothing is begun.
-
-    Raises:
-        UsageError: an option cannot be used, or the output is a file that is not ours.
-        EnvironmentFault: the archive cannot be written, or not be read back.
     """
     folder, output = expect_folder(options.submission), options.output
     answers = tuple(look_at(problem, folder) for problem in map(load_problem, problem_ids()))
@@ -174,11 +170,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _request(folder: Path) -> bytes:
-    """Return what the student asks to have looked at again, b"" where there is nothing.
-
-    Raises:
-        UsageError: it cannot be read, or asks for nothing.
-    """
+    """Return what the student asks to have looked at again, b"" where there is nothing."""
     place, wrong = folder / requests.NAME, list[str]()
     if not os.path.lexists(place):
         return b""
