@@ -71,7 +71,7 @@ def _decide(
 def _expect_fit(
     store: Store, options: argparse.Namespace, kind: str, given: dict[str, object]
 ) -> None:
-    """See that points are possible where the problem is graded, and that an answer has a question."""
+    """See that points are possible where the problem is graded, and an answer has a question."""
     student, problem = given["student"], given.get("problem")
     if kind == "override":
         policy = read_policy(options.course)
@@ -100,7 +100,7 @@ def open_requests(decisions: Sequence[Decision]) -> list[Decision]:
 
 
 def _requests(options: argparse.Namespace) -> int:
-    """Show requests for another look that nobody answered, with --all each with answers; return 0."""
+    """Show requests for another look without an answer, with --all each; return 0."""
     with open_class(options.course) as store:
         found = store.decisions("request", "answer")
     shown = found if options.all else open_requests(found)
