@@ -9,13 +9,13 @@ from pathlib import Path
 
 from grader.base.text import clean
 from grader.base.user_state import state_path
+from grader.commands.asking import Terminal, on_terminal
 from grader.commands.case.asking import Asked
 from grader.commands.case.cases import Case, cases_of
 from grader.commands.case.opened import FOLDER, SEED, open_case
 from grader.commands.hint.command import tested
 from grader.commands.options import SUBMISSION, UsageError, expect_folder
-from grader.commands.quiz.asking import AnswerState, QuizProgress, Terminal
-from grader.commands.quiz.command import on_terminal
+from grader.commands.quiz.asking import AnswerState, QuizProgress
 from grader.judge.sealed import is_sealed
 from grader.source.submission import read_source
 from grader.spec.problem import load_problem, problems_named
