@@ -20,6 +20,7 @@ from classroom.grading import LIMIT_S, Settings
 from classroom.lateness import Policy, read_policy
 from classroom.outputs import write_gradebooks
 from classroom.plan import plan, versions
+from classroom.records import EngineFault
 from classroom.store import Store
 from classroom.view import View
 from grader.base import stdout
@@ -131,7 +132,6 @@ def _look(started: _Started | None, settings: Settings) -> Environment:
     if started is None:
         found = grading.look(settings)
     else:
-        from classroom.engine import EngineFault
         from classroom.running import Patience
 
         engine, interrupted = started
@@ -157,12 +157,8 @@ def _engine(options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterato
     keeps_logs = False
     try:
         yield engine, interrupted
-    except EnvironmentFault as fault:
-        from classroom.engine import EngineFault
-
-        keeps_logs = isinstance(fault, EngineFault)
-        if not keeps_logs:
-            raise
+    except EngineFault as fault:
+        keeps_logs = True
         logs = options.course / _RUNDIR
         raise EngineFault(f"{clean(str(fault))}; its logs are in {logs}") from None
     finally:
