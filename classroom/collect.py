@@ -70,9 +70,6 @@ def _decided(found: Sequence[Found], ids: Collection[str], choose: Collection[st
 
     `ids` are those of the roster; without a roster everybody counts. The
     instructor decides between accounts, never a date.
-
-    Raises:
-        CourseError: a student has submissions of several sources, and none or several are chosen.
     """
     by_student: dict[str, dict[str, list[Found]]] = {}
     for one in found:
@@ -289,11 +286,7 @@ def _collect(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    """Show the summary; return 0.
-
-    Raises:
-        CourseError: there is no class in the folder.
-    """
+    """Show the summary; return 0."""
     with open_class(options.course) as store:
         standing = read_standing(store, read_policy(options.course), problem_ids())
         running = holder(options.course)

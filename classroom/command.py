@@ -31,12 +31,7 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command that was asked for; return its exit code.
-
-    Raises:
-        EnvironmentFault: a file or a folder cannot be read or written, as on a full disk, or a
-            package of requirements-course.txt is not installed.
-    """
+    """Run the command that was asked for; return its exit code."""
     try:
         return COMMANDS[options.inner].run(options)
     except ImportError as error:

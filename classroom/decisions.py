@@ -49,11 +49,7 @@ def _command(about: str, kind: str, needed: Sequence[str], *optional: str) -> Co
 def _decide(
     kind: str, needed: Sequence[str], fields: Sequence[str], options: argparse.Namespace
 ) -> int:
-    """Keep a decision, or with --list show all of its kind; return 0.
-
-    Raises:
-        CourseError: an option is missing or does not fit.
-    """
+    """Keep a decision, or with --list show all of its kind; return 0."""
     with open_class(options.course) as store:
         if not options.list:
             need(options, needed)
@@ -75,11 +71,7 @@ def _decide(
 def _expect_fit(
     store: Store, options: argparse.Namespace, kind: str, given: dict[str, object]
 ) -> None:
-    """See that points are possible where the problem is graded, and that an answer has a question.
-
-    Raises:
-        CourseError: it does not fit.
-    """
+    """See that points are possible where the problem is graded, and an answer has a question."""
     student, problem = given["student"], given.get("problem")
     if kind == "override":
         policy = read_policy(options.course)
@@ -108,11 +100,7 @@ def open_requests(decisions: Sequence[Decision]) -> list[Decision]:
 
 
 def _requests(options: argparse.Namespace) -> int:
-    """Show requests for another look that nobody answered, with --all each with answers; return 0.
-
-    Raises:
-        CourseError: there is no class.
-    """
+    """Show requests for another look without an answer, with --all each; return 0."""
     with open_class(options.course) as store:
         found = store.decisions("request", "answer")
     shown = found if options.all else open_requests(found)
@@ -144,19 +132,13 @@ def _forget(options: argparse.Namespace) -> int:
 
     Pages and gradebooks about the whole class are deleted too, where they may hold the student:
     `report` and `publish` write them anew.
-
-    Raises:
-        CourseError: there is no class or no such student.
-        EnvironmentFault: a run is at work in the folder.
-        OSError: a file cannot be deleted.
     """
     need(options, ("student",))
     course: Path = options.course
     with open_class(course) as store, locked(course):
         student = known_student(store, options.student)
         hand_in = store.hand_ins().get(student)
-        gradebooks = (course / outputs.CANVAS, course / outputs.MOODLE)
-        paths = [*outputs.report_files(course, student), *outputs.about_all(course), *gradebooks]
+        paths = [*outputs.report_files(course, student), *outputs.about_all(course)]
         found = [path for path in paths if path.is_file()]
         # Files first: while the database knows the student, the command can be run again.
         for path in found if options.yes else ():

@@ -35,10 +35,9 @@ from parsl.jobs.error_handlers import simple_error_handler, windowed_error_handl
 
 from classroom import pods
 from classroom.leash import leash
-from classroom.records import CourseError
+from classroom.records import CourseError, EngineFault
 from grader.base import scratch
 from grader.isolate import capacity, reaper, usage
-from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import ROOT
 
 _T = TypeVar("_T")
@@ -62,10 +61,6 @@ for number in range(torch.cuda.device_count()):
 # While one grading measures, the tests of others run on the CPU. An estimate: three at a time on an
 # H200 with 16 cores waited for each other (docs/records, 2026-11-24); a fourth would wait longer.
 _CORES_PER_WORKER, _MOST_PER_GPU = 8, 3
-
-
-class EngineFault(EnvironmentFault):
-    """The engine cannot run anything, or any more."""
 
 
 class ParslEngine:

@@ -20,6 +20,7 @@ from classroom.grading import LIMIT_S, Settings
 from classroom.lateness import Policy, read_policy
 from classroom.outputs import write_gradebooks
 from classroom.plan import plan, versions
+from classroom.records import EngineFault
 from classroom.store import Store
 from classroom.view import View
 from grader.base import stdout
@@ -41,13 +42,7 @@ _RUNDIR = ".parsl"
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Grade; return 0, 3 where files are left that faults kept from being graded, 130 on Ctrl-C.
-
-    Raises:
-        ManifestError: an option, the roster, the submissions, the engine's file or the set of
-            problems is wrong.
-        EnvironmentFault: nothing can be graded here, or the database cannot be written.
-    """
+    """Grade; return 0, 3 where files are left that faults kept from being graded, 130 on Ctrl-C."""
     problems = problems_named(options.only)
     _check(options)
     policy = read_policy(options.course)
@@ -137,7 +132,6 @@ def _look(started: _Started | None, settings: Settings) -> Environment:
     if started is None:
         found = grading.look(settings)
     else:
-        from classroom.engine import EngineFault
         from classroom.running import Patience
 
         engine, interrupted = started
@@ -163,12 +157,8 @@ def _engine(options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterato
     keeps_logs = False
     try:
         yield engine, interrupted
-    except EnvironmentFault as fault:
-        from classroom.engine import EngineFault
-
-        keeps_logs = isinstance(fault, EngineFault)
-        if not keeps_logs:
-            raise
+    except EngineFault as fault:
+        keeps_logs = True
         logs = options.course / _RUNDIR
         raise EngineFault(f"{clean(str(fault))}; its logs are in {logs}") from None
     finally:

@@ -354,11 +354,7 @@ def _of_branches(repository: Path, matching: Matching, work: Path) -> _Read:
 
 
 def _assignment(names: list[str], matching: Matching) -> str:
-    """Return what stands before a login in the names of all clones, "" where there are none.
-
-    Raises:
-        CourseError: the names do not show it, or can be read in several ways.
-    """
+    """Return what stands before a login in the names of all clones, "" where there are none."""
     strange = [name for name in names if not matching.student(name, *NAMED)]
     ways = {assignment: name for name in strange for assignment in matching.of_clone(name)}
     common = [way for way in ways if all(n.casefold().startswith(f"{way}-") for n in names)]

@@ -11,7 +11,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from classroom.grades import Standing
@@ -47,8 +47,8 @@ def report_files(course: Path, student: str) -> tuple[Path, Path]:
 
 
 def about_all(course: Path) -> tuple[Path, ...]:
-    """Return the pages that may show any student, or a figure of one."""
-    return tuple(course / name for name in (CLASS_PAGE, *FORMER_PAGES))
+    """Return the pages and gradebooks that may show any student, or a figure of one."""
+    return tuple(course / name for name in (CLASS_PAGE, *FORMER_PAGES, *GRADEBOOKS))
 
 
 def make_reports_folder(course: Path) -> None:
@@ -77,23 +77,10 @@ def stale_reports(course: Path, students: Iterable[str]) -> list[Path]:
         )
 
 
-CANVAS, MOODLE = "gradebook-canvas.csv", "gradebook-moodle.csv"
 # What makes a cell a formula; full-width signs do so where Excel is set to Japanese or Chinese.
 # Before it stands nothing, or what some spreadsheet may take for the end of a cell.
 _FORMULA = re.compile(r"(?<![^\W_])([=+\-@＝＋－＠])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-
-
-def write_gradebooks(course: Path, standing: Standing) -> tuple[Path, ...]:
-    """Write both gradebooks into the course's folder; return their paths.
-
-    Raises:
-        OSError: one cannot be written.
-    """
-    texts = {CANVAS: canvas(standing), MOODLE: moodle(standing)}
-    for name, text in texts.items():
-        write_whole(course / name, text)
-    return tuple(course / name for name in texts)
 
 
 def canvas(standing: Standing) -> str:
@@ -133,3 +120,22 @@ def _cell(text: str) -> str:
     Whatever separates its cells: an apostrophe goes before each sign behind no letter or digit.
     """
     return _FORMULA.sub(r"'\1", _CONTROL.sub(" ", text))
+
+
+# What `class grade` and `class publish` write, and `class forget` deletes.
+GRADEBOOKS: Mapping[str, Callable[[Standing], str]] = {
+    "gradebook-canvas.csv": canvas,
+    "gradebook-moodle.csv": moodle,
+}
+
+
+def write_gradebooks(course: Path, standing: Standing) -> tuple[Path, ...]:
+    """Write all gradebooks into the course's folder; return their paths.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    paths = {course / name: render(standing) for name, render in GRADEBOOKS.items()}
+    for path, text in paths.items():
+        write_whole(path, text)
+    return tuple(paths)

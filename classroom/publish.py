@@ -168,11 +168,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _publish(options: argparse.Namespace) -> int:
-    """Show the changes, publish and write the gradebooks; return 0, or 1 where it was refused.
-
-    Raises:
-        CourseError: no author, or no grade to publish.
-    """
+    """Show the changes, publish and write the gradebooks; return 0, or 1 where it was refused."""
     need(options, ("author",))
     written: Sequence[str] = ()
     with open_class(options.course) as store, locked(options.course):

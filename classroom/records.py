@@ -10,12 +10,17 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import Environment, ProblemResult, Record, Text
 from grader.spec.problem import ManifestError
 
 
 class CourseError(ManifestError):
     """An option, file or folder of a class that cannot be used; where, got, expected, remedy."""
+
+
+class EngineFault(EnvironmentFault):
+    """The engine cannot run anything, or any more."""
 
 
 def utc(text: str) -> str:

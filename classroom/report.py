@@ -249,12 +249,7 @@ _WORDS = {status: str(status) for status in Status} | {Status.FAULT: "held up by
 
 
 def _report(options: argparse.Namespace) -> int:
-    """Write the reports, show what was written; return 0.
-
-    Raises:
-        CourseError: there is no class, or an option cannot be used.
-        OSError: a file cannot be written.
-    """
+    """Write the reports, show what was written; return 0."""
     if options.leaderboard:
         raise CourseError(
             "--leaderboard: version 0.27 writes no leaderboard any more; leave the option out"
@@ -314,12 +309,7 @@ def _students(
 
 
 def _write_files(store: Store, standing: Standing, folder: Path) -> int:
-    """Write the last file of each student into pNN/ of `folder`; return how many there are.
-
-    Raises:
-        CourseError: the folder has something in it, which a comparison would read too.
-        OSError: a file cannot be written.
-    """
+    """Write the last file of each student into pNN/ of `folder`; return how many there are."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CourseError(f"--files: got {folder}, expected a folder that is new or empty")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

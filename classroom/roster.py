@@ -127,9 +127,6 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """Return the header and the rows that are not blank, each with the number of its first line.
 
     A row has its cells by the header's; of columns with one name the first counts.
-
-    Raises:
-        CourseError: it cannot be read, is not UTF-8, or is no CSV file.
     """
     try:
         with open(path, "rb") as file:

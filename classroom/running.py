@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
-from classroom.engine import EngineFault, ParslEngine, is_broken
+from classroom.engine import ParslEngine, is_broken
 from classroom.grading import GradingOutcome, Settings, Task, all_faults, judged, refusal
 from classroom.plan import Job, Plan
-from classroom.records import Fault, now
+from classroom.records import EngineFault, Fault, now
 from classroom.store import Store
 from classroom.view import View
 from grader.judge.set_check import SetError

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from classroom.outputs import GRADEBOOKS
 from grader.spec.problem import ROOT, load_problem
 from tests.harness import model_answer, until
 
@@ -102,8 +103,7 @@ def test_a_run_that_is_killed_goes_on_and_grades_nothing_twice(a_class):
     assert sorted(path.name for path in a_class.course.iterdir()) == [
         ".lock",
         "class.db",
-        "gradebook-canvas.csv",
-        "gradebook-moodle.csv",
+        *sorted(GRADEBOOKS),
     ]
     gradebook = (a_class.course / "gradebook-moodle.csv").read_text()
     points = {row.split(",")[0]: row.split(",")[-1] for row in gradebook.splitlines()[1:]}

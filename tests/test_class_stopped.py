@@ -17,7 +17,7 @@ from classroom import grade_class, running, unpacking
 from classroom.engine import EngineFault
 from classroom.folder import DATABASE
 from classroom.grading import Settings
-from classroom.outputs import CANVAS, MOODLE
+from classroom.outputs import GRADEBOOKS
 from classroom.store import Store
 from grader.commands import cli
 from grader.judge.set_check import SetError
@@ -122,7 +122,7 @@ def test_ctrl_c_in_a_terminal_changes_no_grade(tmp_path, command):
         assert "the same command goes on" in text or code == 0
         before = terminal.results()
     assert command("grade", source, "--only", "p02")[0] == 0
-    for name in (CANVAS, MOODLE):
+    for name in GRADEBOOKS:
         assert (course / name).read_bytes() == (whole / name).read_bytes()
 
 

@@ -1,6 +1,9 @@
 """Links and paths of the pages lead somewhere."""
 
+import ast
+import importlib.util
 import re
+import tomllib
 
 import pytest
 
@@ -27,3 +30,24 @@ def test_links_and_paths_lead_somewhere(path):
             places = (path.parent / code, ROOT / code, PROBLEMS / "p01" / code)
             own = "pNN" in code or code in OF_A_COURSE
             assert own or any(place.exists() for place in places), f"{code} does not exist"
+
+
+def test_the_plan_of_the_house_is_true():
+    """docs/architecture.md: the rooms of the contract, as they say themselves, and true paths."""
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    rooms = [room.replace(".", "/") for room in contract["contracts"][0]["layers"]]
+    rows = dict(re.findall(r"^\| `([\w/.]+)` \| (.+) \|$", text, re.MULTILINE))
+    assert [path.removesuffix(".py") for path in rows] == rooms
+    for path, what in rows.items():
+        file = ROOT / path if path.endswith(".py") else ROOT / path / "__init__.py"
+        assert ast.get_docstring(ast.parse(file.read_text("utf-8"))).split("\n")[0] == what, path
+    roots = "grader|classroom|tests|problems|tools|reference|docs"
+    for path in re.findall(rf"`((?:{roots})/[\w/.*]+)`", text):
+        assert list(ROOT.glob(path)), path
+    for module in re.findall(r"`python -m ([\w.]+)", text):
+        assert importlib.util.find_spec(module), module
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in re.findall(r"`make (\w+)", text):
+        assert f"\n{target}:" in makefile, target
+    assert len(list((ROOT / "grader").glob("*.py"))) <= 4

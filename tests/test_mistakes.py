@@ -1,12 +1,14 @@
 """grader/spec/causes/measured.toml: what each known mistake costs, and pictures of some.
 
 `python -m tests.test_mistakes` writes the tables anew after cases, weights or mistakes have
-changed, `python -m tests.test_mistakes p04 p05` those of these problems alone; with `--check`
-(`make check`) it compares every line. The tests here compare one line in `EVERY` of one problem.
+changed, `python -m tests.test_mistakes p04 p05` those of these problems alone, and docs/causes.md,
+which shows them; with `--check` (`make check`) it compares every line. The tests here compare one
+line in `EVERY` of one problem.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 from collections.abc import Collection, Iterator
@@ -17,6 +19,7 @@ import torch
 
 import reference
 from grader.checks.correctness import Expected, expect, find_differences
+from grader.commands.explain import page as causes_page
 from grader.judge.scoring import score_correctness
 from grader.spec import causes
 from grader.spec.cases import Case
@@ -219,14 +222,18 @@ def costs(problem_id: str) -> dict[str, causes.Cost]:
 
 @pytest.mark.parametrize("problem_id", drawn(problem_ids(), 9))
 def test_the_file_is_up_to_date(problem_id: str) -> None:
-    problem, found = load_problem(problem_id), table(problem_id)
-    assert [row.partition(" = ")[0] for row in found] == list(variants(problem))
-    wanted = rows(problem, EVERY)
-    assert [line for line in found if line in wanted] == wanted
+    found, wanted = table(problem_id), rows(load_problem(problem_id), EVERY)
+    assert [line for line in found if line in wanted] == wanted, anew(problem_id)
+
+
+@pytest.mark.parametrize("problem_id", problem_ids())
+def test_the_file_has_each_known_mistake(problem_id: str) -> None:
+    found = [row.partition(" = ")[0] for row in table(problem_id)]
+    assert found == list(variants(load_problem(problem_id))), anew(problem_id)
 
 
 def test_the_pictures_are_up_to_date() -> None:
-    assert FILE.read_text("utf-8").endswith("".join(pictures()))
+    assert FILE.read_text("utf-8").endswith("".join(pictures())), anew()
 
 
 @pytest.mark.parametrize("problem_id", problem_ids())
@@ -244,10 +251,28 @@ def test_no_share_is_too_small_to_be_seen(problem_id: str) -> None:
     assert problem.points.correctness * min(weights) / sum(weights) >= 0.1
 
 
-if __name__ == "__main__":
+def anew(*ids: str) -> str:
+    """What to do where the file is not what the known mistakes cost."""
+    command = " ".join(("python -m tests.test_mistakes", *ids))
+    return f"{FILE.name} is not what the known mistakes cost; write it anew: {command}"
+
+
+def main() -> str | None:
+    """Write the file and the page that shows it, or compare the file; return what is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.test_mistakes")
+    parser.add_argument("problems", nargs="*", metavar="pNN", help="by default all of them")
+    parser.add_argument("--check", action="store_true", help="write nothing, and compare")
+    options = parser.parse_args()
+    if unknown := set(options.problems) - set(problem_ids()):
+        parser.error(f"pNN: got {', '.join(sorted(unknown))}, expected {', '.join(problem_ids())}")
     torch.set_num_threads(1)
-    if "--check" in sys.argv[1:]:
-        if page() != FILE.read_text(encoding="utf-8"):
-            sys.exit(f"{FILE.name} is not what the known mistakes cost; write it anew")
-    else:
-        FILE.write_text(page(sys.argv[1:] or problem_ids()), encoding="utf-8")
+    if options.check:
+        return None if page() == FILE.read_text(encoding="utf-8") else anew()
+    FILE.write_text(page(options.problems or problem_ids()), encoding="utf-8")
+    causes.entries.cache_clear()
+    causes_page.PAGE.write_text(causes_page.text(problem_ids()), encoding="utf-8")
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from grader.base.user_state import state_path
-from grader.commands.quiz.asking import STATE, AnswerState, Quiz, QuizProgress, Terminal
+from grader.commands.asking import Terminal
+from grader.commands.quiz.asking import STATE, AnswerState, Quiz, QuizProgress
 from grader.commands.quiz.command import chosen
 from grader.commands.quiz.questions import LEVELS, TOPICS, load_level
 from grader.spec.problem import ROOT
@@ -34,7 +35,8 @@ class Asked:
         self.written = []
         self.progress = QuizProgress(path)
         self._lines = iter(lines)
-        terminal = Terminal(self._read, self.written.append, WIDTH, color)
+        terminal = Terminal(None, io.StringIO(), WIDTH, color=color)
+        terminal.read, terminal.write = self._read, self.written.append
         self.whole = Quiz(questions, self.progress, terminal).run()
 
     def _read(self, prompt):
@@ -232,7 +234,8 @@ def test_colour_repeats_what_words_say(path, tmp_path):
 @pytest.mark.parametrize("width", [40, 80])
 def test_every_question_fits_the_terminal(path, width):
     written = []
-    terminal = Terminal(lambda prompt: "?", written.append, width)
+    terminal = Terminal(None, io.StringIO(), width)
+    terminal.read, terminal.write = lambda prompt: "?", written.append
     Quiz(tuple(QUESTIONS.values()), QuizProgress(path), terminal).run()
     lines = "".join(written).splitlines()
     assert max(map(len, lines)) <= width or width < WIDTH

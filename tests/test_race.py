@@ -89,7 +89,7 @@ def test_the_goes_of_a_heat_are_long_beside_what_is_subtracted(monkeypatch):
 
     monkeypatch.setattr(racing.Bench, "go", go)
     race = object.__new__(racing._Race)
-    race._bench, race._overhead = SimpleNamespace(capacity=2**30), lambda runner, sets: overhead_s
+    race.bench, race._overhead = SimpleNamespace(capacity=2**30), lambda runner, sets: overhead_s
     runner = racing._Runner("one", None, P04, None)
     heat = race._heat(runner, SimpleNamespace(total_bytes=2**20))
     assert heat == pytest.approx(call_s)

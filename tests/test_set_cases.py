@@ -8,6 +8,7 @@ import pytest
 from grader.spec.cases import Draw
 from grader.spec.inputs import invalidate, make_inputs
 from grader.spec.problem import load_problem
+from grader.spec.problem_tables import WORK
 from tests.test_set import each_problem, is_on_rows
 
 
@@ -16,7 +17,8 @@ def test_checks_and_test_functions_are_one_to_one(problem):
     tree = ast.parse((problem.folder / f"test_{problem.id}.py").read_text())
     assert ast.get_docstring(tree).startswith(f"{problem.id}, ")
     functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
-    assert [f.name for f in functions] == [check.test_name for check in problem.checks]
+    got, expected = [f.name for f in functions], [check.test_name for check in problem.checks]
+    assert got == expected, f"test_{problem.id}.py: expected a function per check, in their order"
     titles = [ast.get_docstring(f, clean=False) for f in functions]
     assert len(set(titles)) == len(titles)
     for title in titles:
@@ -24,6 +26,16 @@ def test_checks_and_test_functions_are_one_to_one(problem):
         assert title == title.strip() and not title.endswith("."), title
     for function in functions:
         assert [a.arg for a in function.args.args] == ["case"], function.name
+
+
+@each_problem
+def test_each_check_turns_green_with_one_step(problem):
+    said = [name for step in problem.steps for name in step.turns_green]
+    wanted = [check.id for check in problem.checks if not check.compiles]
+    wanted += [WORK] * (problem.work is not None)
+    expected = "in `turns_green` of the one step with which it first passes"
+    wrong = {name for name in {*said, *wanted} if said.count(name) != wanted.count(name)}
+    assert not wrong, f"{problem.id}/problem.toml: expected each {expected}: {sorted(wrong)}"
 
 
 def valid_cases(problem):
@@ -42,7 +54,10 @@ def test_every_check_has_sizes_that_nobody_can_know_before(problem):
             continue
         drawn = [t for t in check.cases if any(isinstance(v, Draw) for v in sizes(problem, t))]
         on_cpu = [t for t in drawn if set(t.dtypes or ("fp32",)) & {"fp32", "fp16"}]
-        assert on_cpu, check.id
+        assert on_cpu, (
+            f"{problem.id}/problem.toml: {check.id}: got sizes that stand in the file, expected a"
+            " case in fp32 or fp16 whose length is drawn: seqlen = { from = 310, to = 450 }"
+        )
 
 
 def sizes(problem, table):

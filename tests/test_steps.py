@@ -118,14 +118,6 @@ def test_products_count_whatever_makes_them(how, skips):
     assert judged.of("skipped_tiles").verdict is (Verdict.PASS if skips else Verdict.FAIL)
 
 
-@pytest.mark.parametrize("problem_id", problem_ids())
-def test_each_check_turns_green_with_one_step(problem_id):
-    problem = load_problem(problem_id)
-    said = [name for step in problem.steps for name in step.turns_green]
-    wanted = [check.id for check in problem.checks if not check.compiles]
-    assert sorted(said) == sorted([*wanted, *[WORK] * (problem.work is not None)])
-
-
 def test_a_student_writes_a_quarter_of_the_required_code():
     required = [p for p in map(load_problem, problem_ids()) if not p.bonus]
     _, code, students, _ = map(sum, zip(*map(steps.sizes, required), strict=True))

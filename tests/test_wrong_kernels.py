@@ -90,5 +90,8 @@ def test_every_mutant_fits_its_model_answer() -> None:
             assert problem.bridge and mutant.step in (None, problem.bridge.step), mutant.id
         elif mutant.expected_id:  # it leads to the step in which the mistake was made
             step = problem.step_of_cause(mutant.expected_id)
-            assert step in (None, mutant.step) and mutant.step in (None, step), mutant.id
+            assert step in (None, mutant.step) and mutant.step in (None, step), (
+                f"{mutant.id}: step: got {mutant.step}; expected {mutant.expected_id} among the"
+                f" `causes` of that step in problem.toml, where it belongs to step {step}"
+            )
             assert step is None or step in mutant.steps_touched(source), mutant.id

@@ -1,4 +1,8 @@
-"""Standard output of a command: it may be closed, a pipe, a terminal, or none of ours any more."""
+"""Standard output of a command: it may be closed, a pipe, a terminal, or none of ours any more.
+
+The standard library alone but for the width of a report: `doctor` writes where nothing is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,6 @@ import os
 import sys
 from collections.abc import Callable
 from typing import Any
-
-from rich.console import Console
 
 
 def show(render: Callable[..., str], *what: Any, **more: Any) -> None:
@@ -45,4 +47,6 @@ def silence() -> None:
 
 
 def _report_width() -> int:
+    from rich.console import Console
+
     return min(Console().width, 100) if sys.stdout.isatty() else 80

@@ -2,7 +2,9 @@
 
 A command is a module with HELP, OPTIONS and run(options), which returns its exit code; or, in place
 of OPTIONS, with COMMANDS of its own and the options that ALL of these have. Its run makes of the
-options what it passes on: nothing below it knows argparse.
+options what it passes on: nothing below it knows argparse. A command raises UsageError or
+ManifestError (what was given cannot be used), EnvironmentFault (this machine) or JudgeFault (us),
+each with a sentence that `main` shows and turns into the exit code.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ _MOST_LINES = 6  # that are named as those which feed another
 ID_LIMIT = 12
 NAME_LIMIT = 40
 HEADLINE_LIMIT = 200
+NOT_WRONG = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
 # Checks without a message: they have nothing to report, or the table and the next step say it.
-NOT_REPORTED = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED, Verdict.NOT_IMPLEMENTED)
+NOT_REPORTED = (*NOT_WRONG, Verdict.NOT_IMPLEMENTED)
 
 
 @dataclasses.dataclass(frozen=True)

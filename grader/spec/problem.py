@@ -239,9 +239,12 @@ def _departs_only_in(check: Check, table: CaseTable) -> None:
         lengths = value.choices if isinstance(value, Draw) else (value,)
         if key in ("seqlen", "rows", "cols") and not any(n % ALIGNED for n in lengths):
             continue
+        drawn = isinstance(value, Draw)
+        got = value.model_dump(by_alias=True, exclude_defaults=True) if drawn else value
+        varies = ", ".join(check.varies) or "nothing"
         raise ValueError(
-            f"checks: {check.id}: cases: {key}: got {value}, but the check varies "
-            + (", ".join(check.varies) or "nothing")
+            f"checks: {check.id}: cases: {key}: got {got}, but the check varies {varies}; "
+            f"expected {key} in `varies` too, or the {key} of [base]"
         )
 
 

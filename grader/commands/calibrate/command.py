@@ -152,11 +152,6 @@ def run(options: argparse.Namespace) -> int:
 
     0 when every problem that is timed on the device has targets, 1 when some have none, 4 when none
     have, 130 after Ctrl-C, when nothing is written.
-
-    Raises:
-        UsageError: an option cannot be used.
-        CalibrationError: an answer cannot be used.
-        EnvironmentFault: the file cannot be written.
     """
     folder, runs = expect_folder(options.submission), options.runs
     environment = probe(options.device)

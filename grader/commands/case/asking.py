@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 
 from grader.base.text import clean, styled, wrap
+from grader.commands.asking import INDENT, Terminal
 from grader.commands.case.cases import Case, cause_text
 from grader.commands.case.opened import FOLDER, SEED
-from grader.commands.quiz.asking import INDENT, AnswerState, Terminal
+from grader.commands.quiz.asking import AnswerState
 from grader.commands.trace.wanted import why_not
 from grader.report.kernels import kernel_table, kernels_of
 from grader.report.message import NOT_REPORTED, cause_of, message_lines

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from grader.base.text import clean
 from grader.base.user_state import state_path
+from grader.commands.asking import Terminal, on_terminal
 from grader.commands.case.asking import Asked
 from grader.commands.case.cases import Case, cases_of
 from grader.commands.case.opened import FOLDER, SEED, open_case
 from grader.commands.hint.command import tested
 from grader.commands.options import SUBMISSION, UsageError, expect_folder
-from grader.commands.quiz.asking import AnswerState, QuizProgress, Terminal
-from grader.commands.quiz.command import on_terminal
+from grader.commands.quiz.asking import AnswerState, QuizProgress
 from grader.judge.sealed import is_sealed
 from grader.source.submission import read_source
 from grader.spec.problem import load_problem, problems_named
@@ -33,12 +33,7 @@ OPTIONS = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show a case, ask, explain; return 0, or 130 for Ctrl-C.
-
-    Raises:
-        UsageError: there is no such case, it cannot be opened, or there is no standard output.
-        ManifestError: the cases cannot be read.
-    """
+    """Show a case, ask, explain; return 0, or 130 for Ctrl-C."""
     cases, own = chosen(options.only, options.case), expect_folder(options.submission)
     progress = QuizProgress(state_path(os.environ, STATE))
     if options.restart:

@@ -6,13 +6,13 @@ The standard library alone: `grader/__main__.py` runs it where nothing is instal
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from grader.base import stdout
 from grader.commands.doctor.checks import CHECKS, ERROR, OK, WARNING
 from grader.commands.doctor.machine import Machine
 
@@ -33,10 +33,8 @@ class Line(NamedTuple):
 
 def run(options: argparse.Namespace) -> int:
     """Check this machine; return 0, or 4 where something must be mended."""
-    out = sys.stdout
-    encoding = getattr(out, "encoding", None) or "ascii"
-    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    color = out is not None and out.isatty() and not plain
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    color = stdout.is_open() and stdout.wants_color()
     lines = []
     for line in examine(Machine(ROOT, encoding=encoding)):
         lines.append(line)
@@ -91,7 +89,5 @@ def _wrapped(text: str, lead: str, width: int) -> str:
 
 
 def _write(text: str) -> None:
-    if sys.stdout is not None and not sys.stdout.closed:
-        encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-        sys.stdout.flush()
+    if stdout.is_open():
+        stdout.write(text)

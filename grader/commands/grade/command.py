@@ -76,12 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> tuple[Request, Mapping[str, Path]]:
-    """Check the options; return what to grade, and the files to write by format.
-
-    Raises:
-        UsageError: one cannot be used.
-        EnvironmentFault: nothing can be graded on this machine.
-    """
+    """Check the options; return what to grade, and the files to write by format."""
     problems, seed = problems_named(options.only), seed_of(options.seed)
     folder = expect_folder(options.submission)
     if options.jobs is not None and options.jobs < 1:

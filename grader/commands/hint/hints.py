@@ -17,7 +17,8 @@ from typing import Annotated
 from pydantic import Field
 
 from grader.base import user_state
-from grader.report.message import causes, headline_of
+from grader.commands.lint.command import is_refused
+from grader.report.message import NOT_WRONG, causes, headline_of
 from grader.source.submission import Source, read_source
 from grader.spec.grade_record import ProblemResult, Verdict
 from grader.spec.problem import ManifestError, Problem, load_problem
@@ -79,9 +80,6 @@ def _hints(section: str) -> list[str]:
     return hints
 
 
-_DONE = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
-
-
 @dataclasses.dataclass(frozen=True)
 class Unsolved:
     """Where a student is: a step of a problem, or, without one, `told`, what is in the way of it.
@@ -120,7 +118,7 @@ def in_source(problem: Problem, source: Source) -> Unsolved | None:
     if source.other_release:
         told = "the steps of this file are those of another release; see CHANGELOG.md"
         return Unsolved(problem, told=told)
-    if source.verdict not in (None, Verdict.NOT_IMPLEMENTED):
+    if is_refused(source):
         message = source.message
         where = f" line {message.line}" if message.line else ""
         return Unsolved(problem, told=f"{problem.id}/{problem.file}{where}: {message.headline}")
@@ -135,7 +133,7 @@ def in_source(problem: Problem, source: Source) -> Unsolved | None:
 def _in_tests(problem: Problem, test: Callable[[str], ProblemResult]) -> Unsolved | None:
     result = test(problem.id)
     found = causes(result)
-    failed = [check for check in result.checks if check.verdict not in _DONE]
+    failed = [check for check in result.checks if check.verdict not in NOT_WRONG]
     if not found and not failed:
         return _in_work(problem, result)
     if not found:

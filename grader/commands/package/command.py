@@ -8,7 +8,6 @@ https://gradescope-autograders.readthedocs.io/en/latest/specs/
 from __future__ import annotations
 
 import argparse
-import io
 import re
 import subprocess
 import zipfile
@@ -18,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from grader.base import stdout
 from grader.base.options import Command
 from grader.commands.options import UsageError, expect_place, writing
+from grader.source.intake import zips
 from grader.spec.problem import GIVEN, PROBLEMS, ROOT, problem_ids, problems_named
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -25,7 +25,6 @@ TEMPLATES = Path(__file__).with_name("templates")
 DEFAULT_MINUTES = 10
 MAX_MINUTES = 40
 _SCRIPTS = ("setup.sh", "run_autograder")
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files make the same zip
 
 
 def autograder_zip(
@@ -46,15 +45,7 @@ def autograder_zip(
         (f"minutes={DEFAULT_MINUTES}\n", f"minutes={minutes}\n"),
         ("options=()\n", f"options=({' '.join(options)})\n"),
     ).encode()
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in sorted(files.items()):
-            entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = (0o100755 if name in _SCRIPTS else 0o100644) << 16
-            entry.create_system = 3  # Unix: else the mode is not read
-            archive.writestr(entry, data)
-    return buffer.getvalue()
+    return zips.packed(dict(sorted(files.items())), _SCRIPTS, method=zipfile.ZIP_DEFLATED)
 
 
 _PACKAGES = (ROOT / "grader", ROOT / "reference", GIVEN)
@@ -131,12 +122,7 @@ HELP = "write what a course platform needs to grade"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the files of a platform and say where they are; return 0.
-
-    Raises:
-        UsageError: an option cannot be used.
-        EnvironmentFault: a file cannot be written.
-    """
+    """Write the files of a platform and say where they are; return 0."""
     if not TEMPLATES.is_dir():
         raise UsageError("package: got the students' release, expected the course's checkout")
     return COMMANDS[options.inner].run(options)

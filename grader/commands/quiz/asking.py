@@ -1,19 +1,16 @@
-"""The loop: asks one question after the other, tells what is right, and keeps the outcome.
-
-Input and output are handed in, so that a test, a pipe and a terminal are all the same to it.
-"""
+"""The loop: asks one question after the other, tells what is right, and keeps the outcome."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from grader.base import user_state
-from grader.base.text import clean, plural, wrap
+from grader.base.text import clean, plural
+from grader.commands.asking import INDENT, Terminal
 from grader.commands.quiz.answers import Unreadable, is_right, letter
 from grader.commands.quiz.questions import Choice, Number, Open, Question
 
@@ -54,7 +51,6 @@ class QuizProgress(user_state.StateFile[_Outcomes]):
         self.write()
 
 
-INDENT = "  "
 PROMPTS = {
     "number": "your number{unit}: ",
     "choice": "your letter: ",
@@ -67,52 +63,6 @@ VERDICTS = {
     **dict.fromkeys(("p", "partly"), AnswerState.PARTLY),
     "?": AnswerState.SKIPPED,
 }
-COLORS = {"right": "32", "wrong": "31", "strong": "1"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Terminal:
-    """Where questions go and answers come from.
-
-    `read` shows a prompt and returns a line; it raises EOFError when there are no more.
-    """
-
-    read: Callable[[str], str]
-    write: Callable[[str], None]
-    width: int = 80
-    color: bool = False
-
-    def ask(self, prompt: str) -> str:
-        """Return the line that is typed; q raises EOFError, as the end of the input does."""
-        typed = self.read(prompt).strip()
-        if typed.lower() in ("q", "quit"):
-            raise EOFError
-        return typed
-
-    def notes(self, notices: list[str]) -> None:
-        """Write notices, each once."""
-        for notice in notices:
-            self.text(clean(notice, 1000), first="note: ", rest="      ")
-        notices.clear()
-
-    def line(self, text: str = "", color: str | None = None) -> None:
-        """Write one line as it is."""
-        if color and self.color:
-            text = f"\x1b[{COLORS[color]}m{text}\x1b[0m"
-        self.write(text + "\n")
-
-    def text(self, text: str, first: str = "", rest: str | None = None) -> None:
-        """Write paragraphs, wrapped; what is indented by four blanks stays as it is."""
-        for number, paragraph in enumerate(re.split(r"\n\s*\n", text.strip("\n"))):
-            if number:
-                self.line()
-            if paragraph.startswith(" " * 4):
-                for row in paragraph.splitlines():
-                    self.line((rest or first) + row)
-                continue
-            for row in wrap(" ".join(paragraph.split()), self.width, first, rest):
-                self.line(row)
-            first = first if rest is None else rest
 
 
 @dataclasses.dataclass

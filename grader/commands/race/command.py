@@ -144,14 +144,7 @@ OPTIONS = {"--only p04": "the problem", **SUBMISSION}
 
 
 def run(options: argparse.Namespace) -> int:
-    """Time all, show what it came to; return 0, or 1 where your answer could not be timed.
-
-    Raises:
-        UsageError: an option cannot be used.
-        ManifestError: the answer cannot be run.
-        EnvironmentFault: there is no GPU, or nothing can be measured on it.
-        JudgeFault: the process that measures ended early, or a kernel of the judge failed.
-    """
+    """Time all, show what it came to; return 0, or 1 where your answer could not be timed."""
     if options.only is None:
         raise UsageError(
             f"--only: got nothing, expected one problem: make race P={examples('p04')}"

@@ -87,17 +87,17 @@ class _Runner:
     reason: str | None = None
 
 
+@dataclasses.dataclass
 class _Race:
     """All that are timed at one shape."""
 
-    def __init__(
-        self, bench: Bench, problem: Problem, case: Case, request: MeasureRequest, emit: Emit
-    ) -> None:
-        self._bench = bench
-        self._problem = problem
-        self._case = case
-        self._request = request
-        self._emit = emit
+    bench: Bench
+    problem: Problem
+    case: Case
+    request: MeasureRequest
+    emit: Emit
+
+    def __post_init__(self) -> None:
         self._overheads: dict[tuple[tuple[str, ...], int], float] = {}
 
     def run(self) -> Raced:
@@ -107,11 +107,11 @@ class _Race:
             CallFailed: naive PyTorch did not come to its end.
             _Lost: naive PyTorch or the library has no worker that can take part.
         """
-        problem, case, bench = self._problem, self._case, self._bench
+        problem, case, bench = self.problem, self.case, self.bench
         with (
             _worker("naive.py", bench.device) as naive,
             _worker("library.py", bench.device) as library,
-            submission_worker(self._request.sources[0], self._request) as submission,
+            submission_worker(self.request.sources[0], self.request) as submission,
         ):
             trusted = self._trusted(naive, problem.oracle)
             self._naive = _Runner("naive PyTorch", trusted, problem, case)
@@ -144,8 +144,8 @@ class _Race:
         for entry, runner in self._entrants(timed):
             self._phase(f"heat of {runner.name}")
             try:
-                layout = self._bench.layout(runner.problem, runner.case)
-                go = (self._bench, runner.timed, runner.problem, runner.case, layout)
+                layout = self.bench.layout(runner.problem, runner.case)
+                go = (self.bench, runner.timed, runner.problem, runner.case, layout)
                 _, results = Bench.go(*go)
                 margin = self._margin(runner, results)
                 if not margin <= 1.0:
@@ -168,14 +168,14 @@ class _Race:
 
     def _heat(self, runner: _Runner, layout: Layout) -> float:
         """Return the seconds of one call, in goes that are long beside what is subtracted."""
-        go = (self._bench, runner.timed, runner.problem, runner.case, layout)
+        go = (self.bench, runner.timed, runner.problem, runner.case, layout)
         one_s = Bench.go(*go)[0] - self._overhead(runner, 1)
-        calls = speed.calls_of_go(self._bench, layout, one_s)
+        calls = speed.calls_of_go(self.bench, layout, one_s)
         seconds = min(Bench.go(*go, sets=calls)[0] for _ in range(_HEAT_GOES))
         return (seconds - self._overhead(runner, calls)) / calls
 
     def _entrants(self, timed: Timed) -> Iterator[tuple[str, _Runner]]:
-        problem, case = self._problem, self._case
+        problem, case = self.problem, self.case
         names = _ROWS
         if case.rows is None:
             names = _ATTENTION
@@ -195,7 +195,7 @@ class _Race:
         try:
             self._release(self._naive)
             block = speed.run_block(
-                self._bench,
+                self.bench,
                 runner.timed,
                 runner.problem,
                 runner.case,
@@ -229,28 +229,28 @@ class _Race:
         """Seconds of a go that computes nothing; outputs that are fewer take less to copy."""
         key = (runner.problem.returns, sets)
         if key not in self._overheads:
-            given = (self._bench, self._naive.timed, runner.problem, runner.case, sets)
+            given = (self.bench, self._naive.timed, runner.problem, runner.case, sets)
             self._overheads[key] = speed.overhead(*given)
         return self._overheads[key]
 
     def _margin(self, runner: _Runner, results: list[CallOutputs]) -> float:
-        return performance.margin(runner.problem, runner.case, self._bench.device, results)
+        return performance.margin(runner.problem, runner.case, self.bench.device, results)
 
     def _release(self, runner: _Runner) -> None:
         """Let a trusted worker give back what it keeps: naive's scores fill a GPU."""
-        if self._bench.device == "cuda" and runner.timed is not None:
+        if self.bench.device == "cuda" and runner.timed is not None:
             memory.release(runner.timed, forget=True)
 
     def _trusted(self, worker: Sandbox, entry: str) -> Timed:
         try:
-            return self._bench.attach(worker, entry=entry)
+            return self.bench.attach(worker, entry=entry)
         except CallFailed as error:
             died, why = isinstance(error.result, Ended), reason_of(error.result)[:200]
             text = f"a worker of the judge's died ({why})" if died else _NO_SHARED.format(why)
             raise _Lost(text, internal=died) from None
 
     def _phase(self, text: str, *, submission: bool = False) -> None:
-        self._emit(Phase(problem=self._problem.id, text=text, submission=submission))
+        self.emit(Phase(problem=self.problem.id, text=text, submission=submission))
 
 
 def _worker(name: str, device: str) -> Sandbox:

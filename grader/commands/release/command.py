@@ -116,13 +116,7 @@ OPTIONS = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the release into DIR, show what has changed for students; return 0.
-
-    Raises:
-        UsageError: DIR or an option cannot be used, or the checkout cannot be released from.
-        ManifestError: a problem or a page of it is broken, or a stub of it is solved.
-        EnvironmentFault: DIR cannot be written; what was written so far counts in the next run.
-    """
+    """Write the release into DIR, show what has changed for students; return 0."""
     folder, wanted = options.dir, options.problems
     problems = None if wanted is None else problems_named(wanted, "--problems")
     _expect_checkout()
@@ -167,11 +161,7 @@ def _expect_checkout() -> None:
 
 
 def _expect_place(folder: Path) -> Ledger | None:
-    """Return the ledger of the release in a folder, None for a folder that is empty or missing.
-
-    Raises:
-        UsageError: it lies inside this checkout, or holds something else.
-    """
+    """Return the ledger of the release in a folder, None for a folder that is empty or missing."""
     real = Path(os.path.realpath(folder))
     if real == ROOT or ROOT in real.parents:
         raise UsageError(f"DIR: got {folder}, inside this checkout; expected a folder outside")

@@ -267,11 +267,7 @@ def carry_out(folder: Path, made: Plan, before: Ledger, after: Ledger) -> Ledger
 
 
 def _on_disk(folder: Path, path: str) -> bytes | None:
-    """Return a file's bytes, None where there is none; for a link, bytes that are nobody's.
-
-    Raises:
-        UsageError: a folder on the way is a link or a file, or the file cannot be read.
-    """
+    """Return a file's bytes, None where there is none; for a link, bytes that are nobody's."""
     place = folder
     *above, name = path.split("/")
     for part in above:

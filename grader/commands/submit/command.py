@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import enum
-import io
 import os
-import stat
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +15,7 @@ from grader.base import stdout
 from grader.base.atomic_write import write_whole_bytes
 from grader.base.regular_file import open_regular
 from grader.base.text import byte_size, clean, fit, plural, styled, wrap
-from grader.commands.lint.command import lines_of
+from grader.commands.lint.command import is_refused, lines_of
 from grader.commands.options import SUBMISSION, UsageError, expect_folder, expect_place, writing
 from grader.commands.submit import places
 from grader.judge import scoring
@@ -28,13 +25,7 @@ from grader.source.intake.entries import ArchiveError, first_bytes
 from grader.source.steps import steps_begun
 from grader.source.submission import Source, read_source
 from grader.spec.environment import EnvironmentFault
-from grader.spec.grade_record import Verdict
 from grader.spec.problem import Problem, load_problem, problem_ids
-
-# The first day that a zip can tell: the same answers make the same archive.
-_NO_TIME = (1980, 1, 1, 0, 0, 0)
-_UNIX = 3
-_READABLE = stat.S_IFREG | 0o644
 
 
 class State(enum.Enum):
@@ -78,7 +69,7 @@ def look_at(problem: Problem, submission: Path) -> PackedAnswer:
     if not os.path.lexists(submission / problem.id / problem.file):
         return PackedAnswer(problem, State.MISSING)
     source = read_source(problem, submission)
-    if source.verdict not in (None, Verdict.NOT_IMPLEMENTED):
+    if is_refused(source):
         return PackedAnswer(problem, State.REFUSED, source)
     begun = source.verdict is None or steps_begun(source.data.decode("utf-8-sig", "replace"))
     return PackedAnswer(problem, State.READY if begun else State.NOT_STARTED, source)
@@ -87,18 +78,11 @@ def look_at(problem: Problem, submission: Path) -> PackedAnswer:
 def pack(files: Mapping[str, bytes], date: datetime.date, request: bytes = b"") -> bytes:
     """Return an archive of these files and their receipt; the same files give the same bytes.
 
-    A `request` for another look goes with them, and is no part of the receipt. Stored, not
-    compressed: how `zlib` compresses depends on its version.
+    A `request` for another look goes with them, and is no part of the receipt.
     """
     made = receipt.receipt_of(files, __version__, date).model_dump_json(indent=1) + "\n"
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
-        beside = [(receipt.NAME, made.encode())] + [(requests.NAME, request)] * bool(request)
-        for name, data in [*sorted(files.items()), *beside]:
-            info = zipfile.ZipInfo(name, _NO_TIME)
-            info.create_system, info.external_attr = _UNIX, _READABLE << 16
-            archive.writestr(info, data)
-    return packed.getvalue()
+    asked = {requests.NAME: request} if request else {}
+    return zips.packed({**dict(sorted(files.items())), receipt.NAME: made.encode(), **asked})
 
 
 def write_archive(
@@ -141,10 +125,6 @@ def run(options: argparse.Namespace) -> int:
     """Write the archive unless nothing in it would be graded, show the report.
 
     Returns: 0 when all that is there is accepted, 1 when something is refused or nothing is begun.
-
-    Raises:
-        UsageError: an option cannot be used, or the output is a file that is not ours.
-        EnvironmentFault: the archive cannot be written, or not be read back.
     """
     folder, output = expect_folder(options.submission), options.output
     answers = tuple(look_at(problem, folder) for problem in map(load_problem, problem_ids()))
@@ -174,11 +154,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _request(folder: Path) -> bytes:
-    """Return what the student asks to have looked at again, b"" where there is nothing.
-
-    Raises:
-        UsageError: it cannot be read, or asks for nothing.
-    """
+    """Return what the student asks to have looked at again, b"" where there is nothing."""
     place, wrong = folder / requests.NAME, list[str]()
     if not os.path.lexists(place):
         return b""

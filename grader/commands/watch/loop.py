@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import select
 import threading
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from grader.api import Grader
+from grader.api import Grader, Listener
 from grader.commands.hint.command import render as render_hint
 from grader.commands.hint.hints import Shown, next_hint
 from grader.commands.watch import browser
@@ -20,13 +21,13 @@ from grader.isolate.processes import Children
 from grader.judge.request import Request
 from grader.kernel.compile import stages
 from grader.report import exports
-from grader.spec.grade_record import GradeRecord, Points, ProblemResult, Verdict
+from grader.spec.grade_record import GradeRecord, ProblemResult, Verdict
 from grader.spec.problem import Problem
 
 _GRACE_S = 0.5
 
 
-class GradingRun:
+class GradingRun(Listener):
     """Grades `request` once, in a thread of its own, and listens to what that says."""
 
     def __init__(self, request: Request, children: Children) -> None:
@@ -79,19 +80,11 @@ class GradingRun:
             self.error = error
         self.end_s = time.monotonic() - self._began
 
-    def phase(self, problem_id: str, text: str) -> None:
-        """Say nothing of phases."""
-
     def case_done(self, problem_id: str, check_id: str, verdict: Verdict) -> None:
         """Count a case."""
         if self.first_s is None:
             self.first_s = time.monotonic() - self._began
         self.cases.append((check_id, verdict))
-
-    def problem_done(
-        self, problem_id: str, verdict: Verdict, points: Points, *, more: str = ""
-    ) -> None:
-        """Say nothing: the record says it."""
 
 
 # What is compared of one file costs microseconds. Events of inotify do not tell of a save that
@@ -113,29 +106,23 @@ def state_of(path: Path) -> State:
     return found.st_dev, found.st_ino, found.st_mode, found.st_size, *times
 
 
+@dataclasses.dataclass
 class Watch:
-    """Grades one problem at its start, at each save and when it is asked to, until q."""
+    """Grades one problem at its start, at each save and when it is asked to, until q.
 
-    def __init__(
-        self,
-        problem: Problem,
-        request: Callable[[tuple[str, ...]], Request],
-        children: Children,
-        keys: Keys,
-        screen: Screen,
-        shown: Shown,
-        *,
-        reports: bool,
-    ) -> None:
-        """`request` makes a new one, with a seed of its own, whose given checks go first."""
-        self._problem = problem
-        self._request = request
-        self._children = children
-        self._keys = keys
-        self._screen = screen
-        self._shown = shown
-        self._reports = reports
-        self._path = request(()).submission / problem.id / problem.file
+    `request` makes a new one, with a seed of its own, whose given checks go first.
+    """
+
+    problem: Problem
+    request: Callable[[tuple[str, ...]], Request]
+    children: Children
+    keys: Keys
+    screen: Screen
+    shown: Shown
+    reports: bool
+
+    def __post_init__(self) -> None:
+        self._path = self.request(()).submission / self.problem.id / self.problem.file
         self._graded: State = None  # the file's state when the last run began
         self._run: GradingRun | None = None
         self._last: ProblemResult | None = None  # of the last run that came to its end
@@ -145,7 +132,7 @@ class Watch:
         self._due_at: float | None = None
         self._seen: State = None  # the file's state, when `_due_at` was set
         self._dependent = frozenset(
-            c.id for c in problem.checks if c.compiles or any(t.invalid for t in c.cases)
+            c.id for c in self.problem.checks if c.compiles or any(t.invalid for t in c.cases)
         )
 
     def run(self) -> None:
@@ -155,16 +142,16 @@ class Watch:
             while self._wait():
                 pass
         finally:
-            self._screen.status("")
+            self.screen.status("")
             if self._run is not None:
                 self._run.stop()
 
     def _wait(self) -> bool:
         """Wait for a key, or a moment, and see what has changed; False at q."""
-        fds = [self._keys.fd] if self._keys.fd is not None and self._keys.in_foreground() else []
+        fds = [self.keys.fd] if self.keys.fd is not None and self.keys.in_foreground() else []
         due_s = LOOK_S if self._due_at is None else self._due_at - time.monotonic()
         ready, _, _ = select.select(fds, [], [], min(max(0.0, due_s), LOOK_S))
-        for key in self._keys.read() if ready else "":
+        for key in self.keys.read() if ready else "":
             if key in "qQ\x04":
                 return False
             self._press(key)
@@ -189,18 +176,18 @@ class Watch:
             self._run.stop()
         self._due_at = None
         self._graded = state_of(self._path)
-        request = self._request(first_checks(self._tested, self._dependent))
-        self._run = GradingRun(request, self._children)
+        request = self.request(first_checks(self._tested, self._dependent))
+        self._run = GradingRun(request, self.children)
 
     def _show(self) -> None:
         run = self._run
         if run is None:
             return
         if run.is_running:
-            self._screen.status(f"{self._problem.id}: {run.words}")
+            self.screen.status(f"{self.problem.id}: {run.words}")
             return
         self._run = None
-        self._screen.status("")
+        self.screen.status("")
         if run.error is not None:
             self._say(f"the judge failed: {type(run.error).__name__}: {run.error}")
         elif run.record is not None and not run.record.interrupted:
@@ -212,13 +199,13 @@ class Watch:
         now = run.record.problems[0]
         changed = changes(self._tested if now.message is None else None, now)
         times = {"first_s": run.first_s, "end_s": run.end_s}
-        self._screen.say(page.result(now, changed, **times, **self._screen.looks) + "\n")
+        self.screen.say(page.result(now, changed, **times, **self.screen.looks) + "\n")
         if state_of(self._path) is None:
-            self._say(f"waiting for {self._problem.id}/{self._problem.file}")
+            self._say(f"waiting for {self.problem.id}/{self.problem.file}")
         self._last = now
         if now.message is None:
             self._tested = now
-        if self._reports:
+        if self.reports:
             _, notes = exports.write_page(run.record, run.sources)
             for text in notes if not self._page_told else ():
                 self._say(text)
@@ -235,24 +222,24 @@ class Watch:
         elif key in "oO":
             self._open()
         elif key == "?":
-            self._screen.say(page.keys(self._screen.width))
+            self.screen.say(page.keys(self.screen.width))
 
     def _hint(self) -> None:
         self._wants_hint = False
-        last, looks = self._last, self._screen.looks
+        last, looks = self._last, self.screen.looks
         if last is None:
             return
         try:
             folder = self._path.parent.parent
-            hint = next_hint((self._problem.id,), folder, self._shown, lambda id: last)
+            hint = next_hint((self.problem.id,), folder, self.shown, lambda id: last)
         except Exception as error:  # a hint is not worth the watch
             self._say(f"no hint: {error}")
             return
         how = {"width": looks["width"], "color": looks["color"]}
-        self._screen.say(render_hint(hint, self._shown.notices, **how) + "\n")
+        self.screen.say(render_hint(hint, self.shown.notices, **how) + "\n")
 
     def _open(self) -> None:
-        if not self._reports:
+        if not self.reports:
             self._say("no report is written: REPORT=no")
         elif not exports.PAGE.exists():
             self._say("no report is written yet")
@@ -260,4 +247,4 @@ class Watch:
             self._say(f"no browser was found; the report is {exports.PAGE.absolute()}")
 
     def _say(self, text: str) -> None:
-        self._screen.say(page.note(text, self._screen.width))
+        self.screen.say(page.note(text, self.screen.width))

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Self, TextIO
 
 from grader.base.text import clean, fit, points, styled, wrap
-from grader.report.message import NAME_LIMIT, message_lines
+from grader.report.message import NAME_LIMIT, NOT_WRONG, message_lines
 from grader.report.score import fraction, losses, next_lines, told_causes
 from grader.spec.grade_record import Points, ProblemResult, Verdict
 
@@ -188,9 +188,8 @@ def _style_of(line: str) -> str:
     return next((style for lead, style in _LEADS.items() if line.startswith(lead)), "")
 
 
-_NOT_BROKEN = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
 # One that does not end would use up, before the others, the time that such calls may take in all.
-_NOT_FIRST = (*_NOT_BROKEN, Verdict.TIMEOUT)
+_NOT_FIRST = (*NOT_WRONG, Verdict.TIMEOUT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,10 +205,10 @@ class Changes:
 def changes(before: ProblemResult | None, now: ProblemResult) -> Changes:
     """Compare two runs; a file that could not be run has no checks to compare."""
     earlier = {} if before is None else {c.id: c.verdict for c in before.checks}
-    broken = [c.id for c in now.checks if c.verdict not in _NOT_BROKEN]
+    broken = [c.id for c in now.checks if c.verdict not in NOT_WRONG]
     passing = [c.id for c in now.checks if c.verdict is Verdict.PASS]
     passes = [id for id in passing if earlier.get(id, Verdict.PASS) is not Verdict.PASS]
-    was_broken = {id for id, verdict in earlier.items() if verdict not in _NOT_BROKEN}
+    was_broken = {id for id, verdict in earlier.items() if verdict not in NOT_WRONG}
     return Changes(
         tuple(passes),
         tuple(id for id in broken if id not in was_broken),

@@ -34,6 +34,7 @@ from grader.report.message import (
     HEADLINE_LIMIT,
     ID_LIMIT,
     NAME_LIMIT,
+    NOT_WRONG,
     ReportedCause,
     facts,
     head_line,
@@ -228,7 +229,6 @@ def _history(history: Sequence[PastRun]) -> tuple[list[tuple[str, ...]], SimpleN
 
 
 _APART = ("repeat", "line", "trace")  # facts that have a place of their own on the page
-_QUIET = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
 
 
 def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[s
 
 
 def _tone(problem: ProblemResult) -> str:
-    if problem.verdict in _QUIET:
+    if problem.verdict in NOT_WRONG:
         full = problem.points.earned >= problem.points.available
         return "good" if problem.verdict is Verdict.PASS and full else "part"
     return "part" if problem.verdict is Verdict.NOT_IMPLEMENTED else "bad"
