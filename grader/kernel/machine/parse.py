@@ -56,7 +56,10 @@ _WHILE = re.compile(r"(?:\((.*?)\))?\s*: \((.*?)\) -> (.*) \{")
 _PAIR = re.compile(rf"({_NAME}) = ({_NAME})")
 _GENERIC = re.compile(r"\((.*?)\) <\{(.*?)\}> \(\{")
 _COMPARISONS = ("arith.cmpi", "arith.cmpf")
-_YIELDS = ("scf.yield", "scf.condition", "tt.return", "tt.reduce.return", "tt.scan.return")
+_YIELDS = (
+    *("scf.yield", "scf.condition", "tt.return"),
+    *("tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"),
+)
 _BRANCHES = ("cf.br", "cf.cond_br")
 
 
@@ -91,6 +94,7 @@ class _Parser:
             "scf.while": self._while,
             "tt.reduce": self._reduce,
             "tt.scan": self._reduce,
+            "tt.map_elementwise": self._reduce,
         }
         while self._at < len(self._lines):
             line = self._lines[self._at]

@@ -33,7 +33,7 @@ _IGNORED = {
     *("llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "nvvm.barrier0"),
 }
 _ENDS = {"scf.yield", "scf.condition", "tt.return", "cf.br", "cf.cond_br"}
-_ENDS |= {"tt.reduce.return", "tt.scan.return"}
+_ENDS |= {"tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"}
 _INTEGERS = ("arith.addi", "arith.subi", "arith.muli", "arith.shli")
 _PLACES = {"tt.get_program_id", "tt.get_num_programs"}
 _WAITING = ("tt.atomic_rmw", "tt.atomic_cas", "tt.load")

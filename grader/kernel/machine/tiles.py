@@ -333,6 +333,21 @@ def scan(op: Operation, translation: Translation) -> Run:
     return run
 
 
+def map_elementwise(op: Operation, translation: Translation) -> Run:
+    """Translate a tt.map_elementwise: its region sees one element of each operand, or `pack`."""
+    if op.number("pack") != 1:
+        raise op.unmodelled("with pack")
+    combine = _combination(op, translation)
+    shape = translation.module.type(op.operands[0]).shape
+
+    def run(env: Env) -> None:
+        values = same_programs([env[value] for value in op.operands], [shape] * len(op.operands))
+        for result, value in zip(op.results, combine(env, values, []), strict=True):
+            env[result] = value
+
+    return run
+
+
 def _along(value: Tensor, axis: int, shape: tuple[int, ...]) -> Tensor:
     """Return an array with a place for every element along one axis."""
     sizes = list(value.shape)
@@ -345,4 +360,5 @@ STEPS: dict[str, Callable[..., Run]] = {
     "tt.dot": dot,
     "tt.reduce": reduce,
     "tt.scan": scan,
+    "tt.map_elementwise": map_elementwise,
 }
