@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from grader.source import feeding
+from grader.source import feeding, functions
 from grader.source.feeding import Spot, lines_feeding
 from grader.source.submission import Source
 from grader.spec.causes import entries
@@ -282,7 +282,7 @@ def test_what_of_a_line_a_cause_is_of_is_one_that_is_followed():
 )
 def test_two_arguments_that_stand_in_each_other_s_places(passed, pair):
     tree = ast.parse(f"def f(a, b, c): pass\ndef g():\n    f({passed})\n")
-    found = feeding.exchanged(tree)
+    found = functions.exchanged(tree)
     assert (found and (found.one, found.other)) == pair
 
 
@@ -290,5 +290,5 @@ def test_a_call_of_thousands_of_arguments_is_read_at_once():
     names = [f"a{n}" for n in range(20_000)]
     text = f"def f({', '.join(names)}): pass\ndef g():\n    f({', '.join(reversed(names))})\n"
     tree, start = ast.parse(text), time.process_time()
-    assert feeding.exchanged(tree) is None  # several pairs
+    assert functions.exchanged(tree) is None  # several pairs
     assert time.process_time() - start < 5.0
