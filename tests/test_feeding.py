@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from grader.source import feeding, functions
+from grader.source import functions
 from grader.source.feeding import Spot, lines_feeding
 from grader.source.submission import Source
 from grader.spec.causes import entries

@@ -42,6 +42,13 @@ _P02_OWN_SUM = (
     ("tl.sum(acc, axis=1)", "tl.reduce(acc, 1, _added)"),
     _own_function("def _added(a, b):\n    return a + b", "_load_tile"),
 )
+_P02_MAPPED = (
+    (
+        "y_tile.to(y_ptr.dtype.element_ty)",
+        "tl.map_elementwise(_same, y_tile).to(y_ptr.dtype.element_ty)",
+    ),
+    _own_function("def _same(x):\n    return x + 0.0", "_load_tile"),
+)
 _OWN_MAX = (
     (NEW_MAX, NEW_MAX.replace("tl.max(scores, 1)", "tl.reduce(scores, 1, _larger)")),
     _own_function("def _larger(a, b):\n    return tl.maximum(a, b)", "_attention_kernel"),
@@ -317,6 +324,7 @@ EDITS = (
     ("p02", "tiles of 32 by 64", _P02_OTHER_TILES),
     ("p02", "other device and dtype by default", _P02_DEFAULTS),
     ("p02", "reduced with a function of its own", _P02_OWN_SUM),
+    ("p02", "mapped element by element", _P02_MAPPED),
     ("p02", "plans and rows", _P02_PLANS),
     ("p02", "weights and sums scaled", _P02_SCALED),
     ("p03", "reduced with a function of its own", _OWN_MAX),
