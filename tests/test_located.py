@@ -1,7 +1,5 @@
 """Single slips in model answers: the one name that each has, its step, and its line."""
 
-from __future__ import annotations
-
 import pytest
 
 from grader.spec.problem import load_problem

@@ -5,8 +5,6 @@ changed, `python -m tests.test_mistakes p04 p05` those of these problems alone; 
 (`make check`) it compares every line. The tests here compare one line in `EVERY` of one problem.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Collection, Iterator

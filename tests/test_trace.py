@@ -1,7 +1,5 @@
 """A block of a traced call that holds anything: the judge believes nothing that does not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -3,8 +3,6 @@
 Each of these kernels passed once, or was blamed for what it does not do.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

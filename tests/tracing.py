@@ -1,7 +1,5 @@
 """Traces source code in this process, and what the running state has to be after each tile."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
