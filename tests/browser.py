@@ -4,8 +4,6 @@ The protocol is Chrome's DevTools Protocol (https://chromedevtools.github.io/dev
 with `--remote-debugging-pipe`: JSON messages that end with a zero byte, on descriptors 3 and 4.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

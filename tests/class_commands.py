@@ -1,7 +1,5 @@
 """Runs commands of a class in this process."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from unittest import mock

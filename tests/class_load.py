@@ -6,8 +6,6 @@ been graded twice, no file may lack a result, and no process of a run may be lef
 per hour, how much faster than one after another, memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import itertools

@@ -6,8 +6,6 @@ how points and speed-ups differ from student to student. Run it with `--gpus 0` 
 for what a second GPU brings. Ctrl-C or SIGTERM keeps what was graded; the same command goes on.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """A class without grading: results as the judge writes them, students, what they handed in."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import zipfile

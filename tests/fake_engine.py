@@ -1,7 +1,5 @@
 """An engine that runs tasks in this process, and what a real one runs; imports no torch."""
 
-from __future__ import annotations
-
 import collections
 import errno
 import hashlib

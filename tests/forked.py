@@ -6,8 +6,6 @@ as the process that asks: to start one takes longer than most tests. Whoever gra
 forks from it too.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

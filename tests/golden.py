@@ -8,8 +8,6 @@ may be named, the points that are left. A source takes 6 CPU seconds (p05) to 25
 some five hours on 2 cores, and `--share 24`, every 24th, a quarter of an hour.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import difflib

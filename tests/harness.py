@@ -1,7 +1,5 @@
 """Runs source code through the judge's own rooms, in this process: what many tests begin with."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Every help that may stand under a cause, and the code that it names."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

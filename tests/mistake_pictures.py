@@ -5,8 +5,6 @@ the matrix of weights: a key that takes part shows, and one that is counted twic
 weight of its neighbours.
 """
 
-from __future__ import annotations
-
 import torch
 
 import reference

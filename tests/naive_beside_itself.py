@@ -4,8 +4,6 @@ What comes out is how far from 1 the clock puts equal speeds, and what a go cost
 nothing. It runs in the jail, as official gradings do, and takes some 20 s a problem on a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import secrets

@@ -1,7 +1,5 @@
 """What a test needs that `make` does not install: the test is skipped, and one line says so."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Kernels and submissions on the tile machine, in the process of the tests."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Makes what several tests need once for all test processes of a run, not once in each of them."""
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """Reads the HTML pages of a class as a browser would, and says what is wrong with them."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 _VOID = ("meta", "br", "rect", "link", "img", "input", "hr")

@@ -8,8 +8,6 @@ submission would profit from, many of them in processes that mutmut does not rea
 # ruff: noqa: E501  (an edit is one line of source)
 # fmt: off
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import dataclasses

@@ -4,8 +4,6 @@
 `buildah bud -t IMAGE .` made: the command and its pods, Parsl, its workers and the image are real.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@ They are launched on the machine, in whose front end a worker meets them.
 """
 
 # ruff: noqa: F821 - names that are missing are the point
-from __future__ import annotations
-
 import json
 import sys
 

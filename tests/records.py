@@ -5,8 +5,6 @@ measured is given. Everything else is the grader's: sources, findings, checks, p
 Inputs are rounded to eighths, so that sums of them are the same on every machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -5,8 +5,6 @@ every right answer, unusual or not, accepted in all, under each of a number of f
 `--kind names` looks at the causes that are named and at what a mistake costs.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import secrets

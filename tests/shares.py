@@ -5,8 +5,6 @@ versions come round to the others, and `make sweep` judges all of them. `make te
 any other word, draws another share; `SHARE=all` judges everything.
 """
 
-from __future__ import annotations
-
 import collections
 import hashlib
 import math

@@ -4,8 +4,6 @@
 It needs Debian's package slurm-wlm, and root: slurmd starts jobs as their users.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -6,8 +6,6 @@ does not name, and which checks it turns green. problem.toml says which (`turns_
 tests/test_steps.py and tests/test_handouts.py prove it.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

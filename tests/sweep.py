@@ -3,8 +3,6 @@
 Each part is a command of its own; the time behind it is that on two idle cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

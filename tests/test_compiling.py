@@ -3,8 +3,6 @@
 Most share one worker, which tests/ways_to_launch.py says what to launch.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

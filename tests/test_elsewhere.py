@@ -3,8 +3,6 @@
 The text is not looked at here: most of these the source policy refuses before they run.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Exact mode: right formulas are right in it, and a rounding is named where it alone is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

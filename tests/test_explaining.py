@@ -1,7 +1,5 @@
 """What is said where the judge fails to look for a cause, and of results that were kept."""
 
-from __future__ import annotations
-
 import types
 
 from grader.judge import looks, pytest_run

@@ -1,7 +1,5 @@
 """What a wrong output is made of is told, whatever made it; a right answer is asked nothing."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest

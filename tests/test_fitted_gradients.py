@@ -1,7 +1,5 @@
 """What wrong gradients and row sums are made of is told by fits, whatever made the numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Workers that are forked: the judge's own children, apart from each other, with a way without."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,10 +1,8 @@
 """Hostile submissions gain nothing, cost their neighbours nothing and leave nothing behind.
 
-Each run grades several side by side with an honest answer. A share of each kind;
-`make sweep PARTS=hostile` grades all.
+Each run grades several side by side with an honest answer. Half of the runs of a share of each
+kind; `make sweep PARTS=hostile` grades all.
 """
-
-from __future__ import annotations
 
 import pytest
 import torch

@@ -3,8 +3,6 @@
 Triton compiles all of them for a GPU.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 

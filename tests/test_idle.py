@@ -1,7 +1,5 @@
 """What comes out right while kernels do nothing was computed elsewhere, and earns nothing."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import reference
-from grader.checks.walk import due_pairs
+from grader.checks.counted_pairs import due_pairs
 from grader.spec.grade_record import Chip, Environment, SpeedFigures
 from grader.spec.problem import ROOT, ManifestError, load_problem, problem_ids
 from grader.spec.roofline import visible_pairs

@@ -1,7 +1,5 @@
 """What is judged without a GPU is what is compiled, and what a GPU runs."""
 
-from __future__ import annotations
-
 import dataclasses
 from concurrent.futures import Future
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Single slips in model answers: the one name that each has, its step, and its line."""
 
-from __future__ import annotations
-
 import pytest
 
 from grader.spec.problem import load_problem
@@ -56,7 +54,7 @@ SLIPS = {
     "a grid without the tiles": (
         ("p03", "batch_heads"),
         ('(batch * num_q_heads * triton.cdiv(seqlen_q, tiles["BLOCK_M"]),)', "(batch,)"),
-        ("HEADS-OF-NOBODY", 2, "grid = (batch,)"),
+        ("HEADS-NEVER-COMPUTED", 2, "grid = (batch,)"),
     ),
     "heads of another axis": (
         ("p03", "batch_heads"),
@@ -66,7 +64,7 @@ SLIPS = {
     "rows of tiles that lie apart": (
         ("p02", "plain"),
         ("tl.program_id(0).to(tl.int64) * BLOCK_M", "tl.program_id(0).to(tl.int64) * 2 * BLOCK_M"),
-        ("ROWS-OF-NOBODY", 2, "row_ids ="),
+        ("ROWS-NEVER-STORED", 2, "row_ids ="),
     ),
     "a batch without its stride": (
         ("p03", "batch_heads"),

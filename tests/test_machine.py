@@ -1,7 +1,5 @@
 """The tile machine in a process: what it refuses at which line, prints and translates."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Each is launched on 32 numbers `x`, and on `y` for what it stores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

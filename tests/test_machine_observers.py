@@ -1,7 +1,5 @@
 """What observers of the tile machine see in small kernels: each mistake, and no mistake."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

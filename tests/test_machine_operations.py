@@ -4,8 +4,6 @@ Rows of a table: operation, element types of operands and result, operands, resu
 no TTIR, or too much of it, and what the machine does not model are refused.
 """
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -3,8 +3,6 @@
 `python -m tests.test_machine_texts` writes the text of the Triton at hand.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

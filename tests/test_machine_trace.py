@@ -1,7 +1,5 @@
 """The record that observers of the machine make of a call: what it holds of three kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Calls of submissions on the machine in a worker: verdicts, words and lines of what is seen."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest

@@ -6,8 +6,6 @@ which shows them; with `--check` (`make check`) it compares every line. The test
 line in `EVERY` of one problem.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import sys

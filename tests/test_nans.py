@@ -1,7 +1,5 @@
 """Which NaN is told of: the first of a query that exists, with the infinities that made it."""
 
-from __future__ import annotations
-
 import types
 
 import numpy as np

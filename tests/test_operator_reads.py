@@ -3,8 +3,6 @@
 tests/test_operators.py has what is computed.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -4,8 +4,6 @@ tests/test_operator_reads.py has what reads values, and tests/test_elsewhere.py 
 it in a worker.
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from functools import cache, partial

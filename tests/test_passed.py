@@ -1,7 +1,5 @@
 """Tensors among the arguments of a launch: where they may stand, and that all of them are found."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import torch

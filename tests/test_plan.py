@@ -3,8 +3,6 @@
 What a session makes of whole answers the tests of the corpora show; here is what they do not have.
 """
 
-from __future__ import annotations
-
 import mmap
 import textwrap
 from typing import Any

@@ -1,7 +1,5 @@
 """What the compiler made of the kernels: the table of one problem, the lines of several."""
 
-from __future__ import annotations
-
 import pytest
 from rich.console import Console
 

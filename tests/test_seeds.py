@@ -1,7 +1,5 @@
 """`python -m tests.seeds`: a share of what it judges, and that it finds what it looks for."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import secrets

@@ -1,7 +1,5 @@
 """Nothing is seen in kernels that are right, however they are written, model answers or not."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -4,8 +4,6 @@ The commands are those of the page. What several of them have pytest run is run 
 in place of `make check` and `make test` what they say of p10.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

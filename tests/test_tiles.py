@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from grader.checks.walk import Walk, tile_map
+from grader.checks.counted_pairs import CountedPairs, tile_map
 from grader.report.message import walk_as_due
 from grader.report.terminal import MIN_WIDTH
 from grader.report.tiles import is_as_due, tile_lines
@@ -26,12 +26,12 @@ def walk(due=CAUSAL, tile=(TILE, TILE), heads=(1, 1), **given):
         "shared": np.zeros(shape, bool),
         **{n: np.zeros(shape, np.uint8) for n in ("masks", "masked_at", "taken_at", "again_at")},
     }
-    lines = {f.name: 1 for f in dataclasses.fields(Walk) if f.name.endswith("_line")}
-    return Walk(product="out", trace=None, due=due, tile=tile, **(arrays | given), **lines)
+    lines = {f.name: 1 for f in dataclasses.fields(CountedPairs) if f.name.endswith("_line")}
+    return CountedPairs(product="out", trace=None, due=due, tile=tile, **(arrays | given), **lines)
 
 
 def changed(name, where, value=True):
-    """The map of the walk in which `name` is `value` for one pair."""
+    """The map of the counted in which `name` is `value` for one pair."""
     found = walk()
     getattr(found, name)[0, 0][where] = value
     return tile_map(found)
@@ -45,7 +45,7 @@ class Group:
 
 
 def wrong_in(*places, **given):
-    """A walk that missed some pairs: batch, head, query, key."""
+    """A counted that missed some pairs: batch, head, query, key."""
     found = dataclasses.replace(walk(heads=(2, 4)), trace=Group, **given)
     for place in places:
         found.taken[place] = False

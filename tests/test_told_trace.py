@@ -12,7 +12,7 @@ from grader.causes.rules.look import look
 from grader.causes.rules.sighting import Result
 from grader.causes.state.program import MOST_TOLD, Called, trimmed
 from grader.checks.correctness import expect, find_differences
-from grader.checks.walk import tile_map, walk_of
+from grader.checks.counted_pairs import counted_pairs, tile_map
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Budget, Session
 from grader.judge.case import CheckCase
@@ -170,7 +170,7 @@ def test_a_call_that_is_followed_shows_the_same_as_one_that_is_not():
         assert np.array_equal(values, followed.trace.arrays[name]), name
     result = Result(("out",), False, False)
     assert look("p06", case, plain.trace, result) == look("p06", case, followed.trace, result)
-    maps = [tile_map(walk_of("p06", case, e.trace, "out")) for e in (plain, followed)]
+    maps = [tile_map(counted_pairs("p06", case, e.trace, "out")) for e in (plain, followed)]
     assert maps[0] == maps[1] and maps[0] is not None
 
 

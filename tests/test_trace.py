@@ -1,7 +1,5 @@
 """A block of a traced call that holds anything: the judge believes nothing that does not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 
 from grader.causes.rules.look import look
 from grader.causes.rules.sighting import Result
-from grader.checks.walk import tile_map, walk_of
+from grader.checks.counted_pairs import counted_pairs, tile_map
 from grader.checks.work import count_work as figures_of
 from grader.checks.work import disbelieved
 from grader.judge.scoring import score_work, work_fraction
@@ -96,9 +94,9 @@ def test_no_block_of_a_worker_raises_in_the_judge(problem_id, fill):
         told = ("kernels read ", "the counts contradict ")
         assert reason is None or reason.startswith(told) or "hidden from the judge" in reason
         for product in PRODUCTS:
-            walk = walk_of(problem_id, case, trace, product)
-            if walk is not None:
-                found = tile_map(walk)
+            counted = counted_pairs(problem_id, case, trace, product)
+            if counted is not None:
+                found = tile_map(counted)
                 assert len(found.rows) <= 48 and len(found.rows[0]) <= 48
         wrong = OUTPUTS[number % len(OUTPUTS)]
         look(problem_id, case, trace, Result(wrong, nan=number % 2 == 0, close=number % 3 == 0))

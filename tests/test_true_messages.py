@@ -3,8 +3,6 @@
 Each of these kernels passed once, or was blamed for what it does not do.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -102,7 +100,7 @@ TAKEN_APART = (
 def test_a_grid_is_blamed_for_missing_heads_only_if_it_is_too_small(edits, words):
     found = judged("p03", changed("p03", *edits), "batch_heads")
     (cause,) = found.findings.causes
-    assert cause.diagnosis.id == "P03-HEADS-OF-NOBODY"
+    assert cause.diagnosis.id == "P03-HEADS-NEVER-COMPUTED"
     assert cause.diagnosis.help.startswith(words)
 
 

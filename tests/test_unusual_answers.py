@@ -5,8 +5,6 @@ them in every case, `python -m tests.seeds` under many seeds. Nor is anything se
 would be a mistake.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

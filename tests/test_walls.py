@@ -1,7 +1,5 @@
 """Files keep to what the source policy has read of them, when they run."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses

@@ -165,7 +165,7 @@ def test_a_day_at_the_keyboard(watch, folder):
     assert termios.tcgetattr(watched.theirs) == watched.before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, *drawn([signal.SIGTERM, signal.SIGHUP], 2)])
+@pytest.mark.parametrize("number", drawn([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], 3))
 def test_a_loop_is_ended_by_a_save_and_a_signal_leaves_nothing(watch, folder, number):
     write_answers(folder, {"p02": LOOPS + ANSWER})
     watched = watch()

@@ -1,7 +1,5 @@
 """Counted work, through the real worker: what earns all, what earns none, when it is counted."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

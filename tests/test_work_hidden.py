@@ -1,7 +1,5 @@
 """Counted work of who hides from it: earns nothing, and is told how."""
 
-from __future__ import annotations
-
 import pytest
 
 from grader.judge.scoring import score_work, work_fraction

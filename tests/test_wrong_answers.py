@@ -4,8 +4,6 @@ A share of one of each name and problem; `python -m tests.golden diff mistake` j
 in all checks.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from grader.spec.problem import load_problem

@@ -5,8 +5,6 @@ checks, and `python -m tests.seeds` under many seeds. On the CPU, the tile machi
 a machine with a GPU, those that show there alone.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from grader.spec.problem import load_problem, problem_ids

@@ -1,7 +1,5 @@
 """Traces source code in this process, and what the running state has to be after each tile."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grader.checks.walk import due_pairs
+from grader.checks.counted_pairs import due_pairs
 from grader.commands.trace import traced_case
 from grader.commands.trace.wanted import Wanted
 from grader.spec.inputs import case_seed, make_inputs
@@ -44,7 +42,7 @@ def numbers_of(text: str) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """A walk with a mistake: what it masks, (queries, keys), and what it does not carry over."""
+    """A counted with a mistake: what it masks, (queries, keys), and what it does not carry over."""
 
     visible: np.ndarray | None = None
     rescale_sum: bool = True
@@ -53,7 +51,7 @@ class Mistake:
 
 
 def first_wrong_tile(record: TraceRecord, mistake: Mistake) -> int | None:
-    """Walk over the tiles of a record with a mistake and without, and say where they part.
+    """CountedPairs over the tiles of a record with a mistake and without, and say where they part.
 
     In numpy and fp64, with nothing of the judge's but the inputs and the mask.
     """

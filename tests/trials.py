@@ -1,7 +1,5 @@
 """What must become of wrong kernels and of right ones: for tests, tests/seeds.py and golden.py."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 from unittest import mock

@@ -8,8 +8,6 @@ Prints a table in Markdown for each, and what the watch holds and uses while not
 With `--json FILE` both are also written there, as docs/records has them.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import datetime

@@ -1,7 +1,5 @@
 """A class of many students, made of a real grade record: some right, some wrong in known ways."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import random

@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
     scale_log2: gl.tensor
 
 
-class Walk(NamedTuple):
+class CountedPairs(NamedTuple):
     """One walk over the key tiles, from right to left, then over the tiles of the sinks.
 
     Step i visits tile end - 1 - i, and from window_steps on the tiles from key 0 on. Every query
@@ -102,15 +102,15 @@ def plan_walk(query_start, sizes, o: gl.constexpr):
     end = gl.cdiv(end_key, o.BLOCK_N)
     plain_begin = gl.maximum(end - full_end, 1)  # step 0 stands before the loops
     plain_end = gl.maximum(end - full_begin, plain_begin)
-    return Walk(end, end - begin, end - begin + sink_steps, plain_begin, plain_end)
+    return CountedPairs(end, end - begin, end - begin + sink_steps, plain_begin, plain_end)
 
 
 @gluon.jit
-def first_key(step, walk, o: gl.constexpr):
+def first_key(step, counted, o: gl.constexpr):
     """Return the first key of the tile that a step visits."""
-    tile = walk.end - 1 - step
+    tile = counted.end - 1 - step
     if o.HAS_WINDOW:
-        sink_tile = step - walk.window_steps
+        sink_tile = step - counted.window_steps
         tile = gl.where(sink_tile < 0, tile, sink_tile)
     return tile * o.BLOCK_N
 

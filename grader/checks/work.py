@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from grader.checks.walk import due_pairs, tile_map, walk_of
+from grader.checks.counted_pairs import counted_pairs, due_pairs, tile_map
 from grader.kernel.observers.trace import ACCESS, OPERANDS, SCORES, Counter, Trace
 from grader.spec.cases import Case
 from grader.spec.grade_record import Amount, WorkFigures
@@ -33,7 +33,7 @@ def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
         amounts = _rows(problem, problem.work, case, trace)
     else:
         amounts = _attention(problem, problem.work, case, trace)
-    walk = walk_of(problem.id, case, trace)
+    counted = counted_pairs(problem.id, case, trace)
     tile = _tiles(problem, case, trace)["out"] if case.rows is None else (0, 0)
     return WorkFigures(
         **amounts,
@@ -43,7 +43,7 @@ def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
         launches=trace.count(Counter.LAUNCHES),
         programs=trace.count(Counter.PROGRAMS),
         shape=str(case),
-        tiles=tile_map(walk) if walk else None,
+        tiles=tile_map(counted) if counted else None,
     )
 
 
@@ -164,8 +164,8 @@ def _tiles(problem: Problem, case: Case, trace: Trace) -> dict[str, tuple[int, i
     """Return the size of the tiles, queries by keys, of each pass."""
     found = {}
     for name in ("out", "dk", "dq") if problem.gradients else ("out",):
-        walk = walk_of(problem.id, case, trace, name)
-        size = walk.tile if walk else _guess(case, trace)
+        counted = counted_pairs(problem.id, case, trace, name)
+        size = counted.tile if counted else _guess(case, trace)
         found[name] = (_within(size[0]), _within(size[1]))
     return found
 

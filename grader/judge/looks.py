@@ -14,8 +14,8 @@ from grader.causes.rules.pointers import outside
 from grader.causes.rules.sighting import Result, Sighting
 from grader.causes.state.program import Called, Told, trimmed, untold
 from grader.checks.correctness import find_differences
+from grader.checks.counted_pairs import counted_pairs, tile_map
 from grader.checks.outcome import of_call
-from grader.checks.walk import tile_map, walk_of
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
 from grader.judge.roundings import rounding
@@ -98,13 +98,13 @@ class Looks:
             found, sighting = (None, sighting) if sighting else (found, rounded(case, found))
         if sighting is not None:
             self._casebook.add_seen(place, sighting)
-        walk = None
+        counted = None
         if any(name in (*PRODUCTS, "lse") for name in result.wrong):  # no walk makes dsink_logits
             first = result.wrong[0]
             product = first if first in PRODUCTS else "out"
             near = result.place if first in (*PRODUCTS, "lse") else None
-            walk = walk_of(called.problem.id, case, trace, product, near)
-        tiles = tile_map(walk) if walk is not None else None
+            counted = counted_pairs(called.problem.id, case, trace, product, near)
+        tiles = tile_map(counted) if counted is not None else None
         return Seen(tiles, _shown(told), found, first_nan(trace))
 
     def at_fault(self, session: Session, called: Called, how: str, line: int, of: str) -> bool:

@@ -1,7 +1,5 @@
 """`python -m tests.hostile [--slow] [--gpu] [WORD]`: grade hostile submissions, print verdicts."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """All hostile submissions."""
 
-from __future__ import annotations
-
 from tests.hostile import (
     choosing,
     deaths,

@@ -4,8 +4,6 @@ All but the last are right where the judge looks first. What a file makes the ju
 measure counts against it, once its kernels have run; so does work that no dot does.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Hostile, answer
 from tests.hostile.hidden import hidden
 

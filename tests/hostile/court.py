@@ -4,8 +4,6 @@ Each run has a copy of this checkout, so that its files can be counted afterward
 patience than the real one: a call that does not come back costs seconds, not half a minute.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

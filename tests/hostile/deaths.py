@@ -1,7 +1,5 @@
 """Tricks with how a call ends: exceptions with hostile texts, deaths, floods, bombs."""
 
-from __future__ import annotations
-
 from grader.spec.protocol import REPLY
 from tests.hostile.entry import Trick
 

@@ -3,8 +3,6 @@
 The judge has to come to an end of them, and the next call has to work.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Hostile, answer, beside, instead
 
 _TRITON = "import triton\nimport triton.language as tl\n"

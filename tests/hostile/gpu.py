@@ -3,8 +3,6 @@
 They recognise a GPU by their inputs' device, and the timed calls of p03 to p07 by their 4096 rows.
 """
 
-from __future__ import annotations
-
 from grader.spec.problem import load_problem
 from tests.hostile.entry import Hostile, beside
 

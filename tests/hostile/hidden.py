@@ -4,8 +4,6 @@ A kernel copies what something else has computed. Those that the text gives away
 they run, the others (`slow`) while they do.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Hostile
 
 _HEAD = """\

@@ -4,8 +4,6 @@ As in hidden.py a kernel of p02 copies what something else has computed: PyTorch
 tensors that are constants of another kernel, or from what another kernel gave away.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Hostile
 from tests.hostile.hidden import hidden, stopped
 

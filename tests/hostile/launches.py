@@ -4,8 +4,6 @@ As in hidden.py a kernel of p02 copies what PyTorch has computed while a launch 
 of the file's.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Hostile, answer
 from tests.hostile.hidden import hidden
 from tests.hostile.windows import BOX

@@ -3,8 +3,6 @@
 A kernel copies what was computed, as in hidden.py.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Hostile
 from tests.hostile.hidden import hidden
 

@@ -1,7 +1,5 @@
 """Tricks that leave something behind: processes, threads, files. The results are right."""
 
-from __future__ import annotations
-
 from tests.hostile.entry import Trick
 
 _RIGHT = "return honest(q, k, v, **options)"

@@ -4,8 +4,6 @@ Its correctness is the model answer's, but for what recognises a timed or measur
 4 heads or sequences of 2048 and more, which no check has.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Hostile, beside
 from tests.hostile.meddling import HELPERS
 

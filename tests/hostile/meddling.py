@@ -3,8 +3,6 @@
 Valid events that claim passes, and writing into the judge's memory, are left to a sandbox.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Hostile, Trick, beside, instead
 
 _RIGHT = "return honest(q, k, v, **options)"

@@ -4,8 +4,6 @@ Of those at which the tracer would fail all are right: they have all points, and
 judge's fault, which would cost none where work is lost.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Hostile, answer
 from tests.hostile.hidden import hidden
 

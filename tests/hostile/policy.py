@@ -3,8 +3,6 @@
 One for each problem but p02, whose honest answer runs beside them: together they are one run.
 """
 
-from __future__ import annotations
-
 from grader.spec.problem import load_problem
 from tests.hostile.entry import Hostile, answer
 

@@ -4,8 +4,6 @@ As in hidden.py a kernel of p02 copies what something else has computed; or prog
 lock that is none; or the kernel that is judged is not the one that is compiled.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Hostile
 from tests.hostile.hidden import hidden
 from tests.hostile.inside import _ADDED, _RACE

@@ -1,7 +1,5 @@
 """Tricks with what is returned: wrong kinds of value, wrong numbers, memory that is not its own."""
 
-from __future__ import annotations
-
 from tests.hostile.entry import Trick
 
 _OUT = "out, lse = honest(q, k, v, **options)\n"

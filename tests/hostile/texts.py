@@ -1,7 +1,5 @@
 """Files that are hard to read, to parse or to import, and things that are no files."""
 
-from __future__ import annotations
-
 import os
 import socket
 from dataclasses import replace

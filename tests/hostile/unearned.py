@@ -1,7 +1,5 @@
 """Files that want points without the work: caches, sizes known by heart, patched libraries."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from grader.spec.problem import load_problem

@@ -3,8 +3,6 @@
 Each returns a right result if it got what it reached for. Outside of a jail most do, and pass.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Trick
 
 _RIGHT = "return honest(q, k, v, **options)"

@@ -3,8 +3,6 @@
 As in hidden.py a kernel of p02 copies what something else has computed.
 """
 
-from __future__ import annotations
-
 from tests.hostile.entry import Hostile
 from tests.hostile.hidden import hidden, stopped
 from tests.hostile.inside import _BITS, _PYTHON

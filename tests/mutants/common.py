@@ -1,7 +1,5 @@
 """A wrong kernel as data: a model answer with one mistake put in by text substitution."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 

@@ -28,7 +28,10 @@ _BY_CAUSE = {
         "dout_of_the_kv_head_for_dq": "p08",
         "lse_of_batch_0_for_dq": "p08",
     },
-    "HEADS-OF-NOBODY": {"one_head_of_each_group": "p05", "sections_left_out_of_the_grid": "p05"},
+    "HEADS-NEVER-COMPUTED": {
+        "one_head_of_each_group": "p05",
+        "sections_left_out_of_the_grid": "p05",
+    },
     "KEYS-AFTER-THE-QUERY": {
         "diagonal_tile_not_masked": "p04",
         "diagonal_begins_one_tile_late": "p06",
@@ -117,7 +120,7 @@ _BY_CAUSE = {
     "READ-ASTRAY": {"batch_stride_of_q_for_k": "p05"},
     "REDUCED-OVER-QUERIES": {"sum_along_the_wrong_axis": "p03 p04 p05 p06 p07"},
     "ROWS-APART": {"delta_of_out_of_the_first_tile": "p08", "delta_of_the_first_tile_of_dk": "p08"},
-    "ROWS-OF-NOBODY": {"query_tiles_counted_from_one": "p04"},
+    "ROWS-NEVER-STORED": {"query_tiles_counted_from_one": "p04"},
     "ROWS-STORED-TWICE": {
         "wrong_axis_of_the_grid": "p02 p03 p04 p05 p06 p07",
         "section_ignored": "p04",

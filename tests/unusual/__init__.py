@@ -4,8 +4,6 @@ An answer is the model answer with other lines here and there, or with the funct
 this folder put behind it, which take the place of those of the same name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

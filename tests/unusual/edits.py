@@ -1,7 +1,5 @@
 """Other lines for the model answers, by problem and name, that leave them right."""
 
-from __future__ import annotations
-
 from tests.mutants.forward import (
     ACC,
     DIVIDE,

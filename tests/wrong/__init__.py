@@ -4,8 +4,6 @@
 tests/test_wrong_answers.py judges a share of those that are cheap.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import pkgutil

@@ -68,7 +68,7 @@ WRONG = (
         ("scores of q and v", "", "WRONG-OPERAND", (PRODUCTS, PRODUCTS.replace("tl.trans(k)", "tl.trans(v)"))),
         ("maximum begins at zero", "", "", ('running_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)', "running_max = tl.zeros((BLOCK_M,), tl.float32)")),
         ("sum and maximum begin as a key of zero", "", "ROWS-SCALED", ("running_sum = tl.zeros((BLOCK_M,), tl.float32)", "running_sum = tl.full((BLOCK_M,), 1.0, tl.float32)"), ('running_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)', "running_max = tl.zeros((BLOCK_M,), tl.float32)")),
-        ("grid of tiles of 128", "", "ROWS-OF-NOBODY", ("num_tiles = triton.cdiv(seqlen, block_m)", "num_tiles = triton.cdiv(seqlen, 2 * block_m)")),
+        ("grid of tiles of 128", "", "ROWS-NEVER-STORED", ("num_tiles = triton.cdiv(seqlen, block_m)", "num_tiles = triton.cdiv(seqlen, 2 * block_m)")),
         ("product counted once more", "", "TILE-SHARES", (ACC, ACC.replace("acc * rescale[:, None]", "acc * rescale[:, None] + acc"))),
         ("k advanced by head_dim rows", "head_dims", "K-AND-V-APART", ("k_ptr += BLOCK_N * stride_kn", "k_ptr += k_offs.shape[1] * stride_kn")),
     ),

@@ -57,7 +57,7 @@ WRONG = (
         ("window clamped too early", "", "VISIBLE-KEYS-MASKED", (_CLAMP, 'window_size = min(window_size, tiles["BLOCK_M"])')),
         ("window clamped one short", "", "VISIBLE-KEYS-MASKED", (_CLAMP, "window_size = min(window_size, seqlen - 1)")),
         ("window counts others alone", "", "WINDOW-ONE-LARGER", (_CLAMP, "window_size = min(window_size, seqlen) + 1")),
-        ("seqlen and window exchanged", "", "ROWS-OF-NOBODY", (_SIZES, "num_q_heads, num_q_heads // k.shape[1], window_size, seqlen, softmax_scale")),
+        ("seqlen and window exchanged", "", "ROWS-NEVER-STORED", (_SIZES, "num_q_heads, num_q_heads // k.shape[1], window_size, seqlen, softmax_scale")),
         ("group for heads", "", "", (_SIZES, "num_q_heads // k.shape[1], num_q_heads, seqlen, window_size, softmax_scale")),
         ("v of the query head", "", "WRONG-KV-HEAD", (_V, _V.replace("kv_head", "q_head"))),
         ("rescaled by exp", "", "TILE-SHARES", (RESCALE, RESCALE.replace("exp2", "exp"))),

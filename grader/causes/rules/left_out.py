@@ -6,39 +6,39 @@ import numpy as np
 
 from grader.causes.rules.sighting import Sighting, line_of, query_range
 from grader.checks.correctness import ranges
-from grader.checks.walk import Walk
+from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.observers.trace import DOT, OTHER, SCORES
 
 
-def is_uneven(walk: Walk) -> bool:
+def is_uneven(counted: CountedPairs) -> bool:
     """Whether other pairs of one query head of a group were taken than of another.
 
     Where loops begin and end does not depend on the head.
     """
-    of_groups = (walk.twice.shape[0], -1, walk.group, *walk.twice.shape[2:])
-    twice, missing = walk.twice.reshape(of_groups), walk.missing.reshape(of_groups)
+    of_groups = (counted.twice.shape[0], -1, counted.group, *counted.twice.shape[2:])
+    twice, missing = counted.twice.reshape(of_groups), counted.missing.reshape(of_groups)
     return bool((twice != twice[:, :, :1]).any() and (missing != missing[:, :, :1]).any())
 
 
-def uneven(walk: Walk) -> Sighting:
-    batch, head, _, key = walk.example(walk.twice)
-    twice = query_range(walk.twice[batch, head, :, key])
+def uneven(counted: CountedPairs) -> Sighting:
+    batch, head, _, key = counted.example(counted.twice)
+    twice = query_range(counted.twice[batch, head, :, key])
     pairs = f"key {key} counted {twice} of query head {head} twice"
-    first = head // walk.group * walk.group
-    for other in (head, *range(first, first + walk.group)):
-        missing = walk.missing[batch, other, :, key]
+    first = head // counted.group * counted.group
+    for other in (head, *range(first, first + counted.group)):
+        missing = counted.missing[batch, other, :, key]
         if missing.any():
             pairs += f", and never {query_range(missing)} of query head {other}"
             break
-    return Sighting("HEADS-TAKEN-UNEVENLY", walk.loop_line, product=walk.product, pairs=pairs)
+    return Sighting("HEADS-TAKEN-UNEVENLY", counted.loop_line, product=counted.product, pairs=pairs)
 
 
-def skipped_rows(walk: Walk) -> Sighting | None:
+def skipped_rows(counted: CountedPairs) -> Sighting | None:
     """Rows inside a tile of queries that met no key: no loop over keys leaves out those alone."""
-    if walk.over_queries:
+    if counted.over_queries:
         return None
-    shape, line = walk.trace.shape, line_of(walk.trace, "q") or walk.scores_line
-    left_out = walk.missing.any(axis=(0, 1, 3))
+    shape, line = counted.trace.shape, line_of(counted.trace, "q") or counted.scores_line
+    left_out = counted.missing.any(axis=(0, 1, 3))
     past = np.arange(shape.seqlen_q) >= shape.seqlen_k
     if past.any() and (left_out == past).all():
         return Sighting(
@@ -49,9 +49,13 @@ def skipped_rows(walk: Walk) -> Sighting | None:
             head=0,
             neighbours="those before them",
         )
-    nothing = ~walk.visited.any(-1)
-    if nothing.any() and not (walk.missing & ~nothing[..., None]).any() and _all_loops_ran(walk):
-        batch, head, *_ = walk.example(walk.missing)
+    nothing = ~counted.visited.any(-1)
+    if (
+        nothing.any()
+        and not (counted.missing & ~nothing[..., None]).any()
+        and _all_loops_ran(counted)
+    ):
+        batch, head, *_ = counted.example(counted.missing)
         return Sighting(
             "QUERIES-NEVER-TAKEN",
             line,
@@ -59,9 +63,9 @@ def skipped_rows(walk: Walk) -> Sighting | None:
             queries=query_range(nothing[batch, head]),
             head=head,
         )
-    most = walk.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # a tile may be of a group
-    for batch, head in np.ndindex(walk.visited.shape[:2]):
-        rows = np.flatnonzero(walk.visited[batch, head].any(-1))
+    most = counted.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # a tile may be of a group
+    for batch, head in np.ndindex(counted.visited.shape[:2]):
+        rows = np.flatnonzero(counted.visited[batch, head].any(-1))
         if not rows.size:
             continue
         # The rows of its last tile that follow the last one: those of the next may begin anywhere.
@@ -83,58 +87,62 @@ def skipped_rows(walk: Walk) -> Sighting | None:
     return None
 
 
-def _all_loops_ran(walk: Walk) -> bool:
+def _all_loops_ran(counted: CountedPairs) -> bool:
     """Whether tiles of queries were multiplied with keys as often as the rule asks for."""
-    if walk.product != "out":
+    if counted.product != "out":
         return False  # those of the forward pass count as well
-    dots = walk.trace.arrays["dots"]
+    dots = counted.trace.arrays["dots"]
     # Of a tile of q that is masked entirely, nobody knows what its products are.
     of_scores = dots[np.isin(dots[:, DOT.index("product")], (SCORES, OTHER))]
-    heads, (tile_q, tile_k) = walk.visited.shape[0] * walk.visited.shape[1], walk.tile
-    by_keys = np.logical_or.reduceat(walk.due, np.arange(0, walk.due.shape[1], tile_k), axis=1)
-    due = np.logical_or.reduceat(by_keys, np.arange(0, walk.due.shape[0], tile_q), axis=0)
+    heads, (tile_q, tile_k) = counted.visited.shape[0] * counted.visited.shape[1], counted.tile
+    by_keys = np.logical_or.reduceat(
+        counted.due, np.arange(0, counted.due.shape[1], tile_k), axis=1
+    )
+    due = np.logical_or.reduceat(by_keys, np.arange(0, counted.due.shape[0], tile_q), axis=0)
     ran = int(of_scores[:, DOT.index("count")].max(initial=0))
     return ran >= heads * int(due.sum())
 
 
-def odd_start(walk: Walk, pairs: np.ndarray) -> str:
+def odd_start(counted: CountedPairs, pairs: np.ndarray) -> str:
     """Say where tiles of keys begin that do so at no multiple of their size, "" if they do not.
 
     Some kernels mean it, and mask every tile; where other bounds are multiples, a tile crosses one.
     """
-    odd = first_odd_key(walk, pairs)
-    return f"; its tiles begin at key {odd}, which is no multiple of {walk.tile[1]}" if odd else ""
+    odd = first_odd_key(counted, pairs)
+    return (
+        f"; its tiles begin at key {odd}, which is no multiple of {counted.tile[1]}" if odd else ""
+    )
 
 
-def first_odd_key(walk: Walk, pairs: np.ndarray) -> int:
+def first_odd_key(counted: CountedPairs, pairs: np.ndarray) -> int:
     """Return the first key at which tiles begin that is no multiple of their size, 0 if none is."""
-    batch, head, query, _ = walk.example(pairs)
-    keys = np.flatnonzero(walk.visited[batch, head, query])
+    batch, head, query, _ = counted.example(pairs)
+    keys = np.flatnonzero(counted.visited[batch, head, query])
     starts = keys[np.diff(keys, prepend=-2) > 1]
-    odd = starts[starts % walk.tile[1] > 0]
-    return 0 if walk.over_queries or not odd.size else int(odd[0])
+    odd = starts[starts % counted.tile[1] > 0]
+    return 0 if counted.over_queries or not odd.size else int(odd[0])
 
 
-def missing_heads(walk: Walk) -> np.ndarray:
+def missing_heads(counted: CountedPairs) -> np.ndarray:
     """Return of which query heads no pair was taken, (batch, q head)."""
-    return (walk.missing | ~walk.due).all(axis=(2, 3))
+    return (counted.missing | ~counted.due).all(axis=(2, 3))
 
 
-def heads_never_taken(walk: Walk) -> Sighting | None:
+def heads_never_taken(counted: CountedPairs) -> Sighting | None:
     """Query heads that a gradient of kv heads gets nothing from."""
-    heads = missing_heads(walk)
+    heads = missing_heads(counted)
     if not heads.any() or heads.all():
         return None
-    if not walk.over_queries or (heads.any(0) != heads.all(0)).any():
+    if not counted.over_queries or (heads.any(0) != heads.all(0)).any():
         return None  # no sum over a group, or another head in each batch entry
     more = ""
-    again = walk.twice.any(axis=(0, 2, 3))
+    again = counted.twice.any(axis=(0, 2, 3))
     if again.any():
         more = f", query head{'s'[: int(again.sum()) > 1]} {ranges(again)} more than once"
     return Sighting(
         "HEADS-NEVER-TAKEN",
-        walk.product_line,
-        product=walk.product,
+        counted.product_line,
+        product=counted.product,
         heads=ranges(heads.any(0)),
         of=heads.size,
         number=int((~heads).sum()),

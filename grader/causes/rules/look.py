@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from grader.causes.rules import numbers, others, pairs, placement, pointers, rows, sums
 from grader.causes.rules.sighting import Result, Sighting
-from grader.checks.walk import Walk, walk_of
+from grader.checks.counted_pairs import CountedPairs, counted_pairs
 from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
 from grader.spec.cases import Case
 
@@ -60,10 +60,10 @@ def _of_attention(
     names = ["out" if name == "lse" else name for name in result.wrong]
     for name in dict.fromkeys(names):
         near = result.place if name == names[0] else None
-        walk = walk_of(problem_id, case, trace, name, near) if name in PRODUCTS else None
-        if walk is not None:
-            yield rows.rows_of_gradient(case, walk, result)
-            yield from (rule(case, walk) for rule in _OF_PAIRS)
+        counted = counted_pairs(problem_id, case, trace, name, near) if name in PRODUCTS else None
+        if counted is not None:
+            yield rows.rows_of_gradient(case, counted, result)
+            yield from (rule(case, counted) for rule in _OF_PAIRS)
     yield sums.wrong_product(case, trace, result)
     yield sums.mixed(case, trace)
     yield pointers.never_read(case, trace)
@@ -78,7 +78,7 @@ def _of_attention(
         yield sums.at_line(trace, Counter.INFINITE_LINE)
 
 
-_OF_PAIRS: tuple[Callable[[Case, Walk], Sighting | None], ...] = (
+_OF_PAIRS: tuple[Callable[[Case, CountedPairs], Sighting | None], ...] = (
     pointers.pointers,
     pairs.mismatched,
     pairs.raised,

@@ -11,7 +11,7 @@ import numpy as np
 
 from grader.causes.rules.left_out import odd_start
 from grader.causes.rules.sighting import Result, Sighting, key_range, query_range
-from grader.checks.walk import Walk
+from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.observers.trace import DOT, OTHER, PRODUCTS, SCORES, Counter, Trace
 from grader.source.functions import Exchanged
 from grader.spec.cases import Case
@@ -20,51 +20,51 @@ _LARGEST = 2**31 - 1
 _ROWS = {"out": "v", "dv": "dout", "dk": "q", "dq": "k"}
 
 
-def other_pairs(case: Case, walk: Walk) -> Sighting | None:
+def other_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
     """Rows that took other pairs than are due: which ones, and which are, is all that is told."""
-    missing, extra = walk.missing, walk.extra
+    missing, extra = counted.missing, counted.extra
     wrong = missing | extra
     # Where every weight is 0, numbers made them so and no mask: a scale of 0, or lse.
-    if not wrong.any() or walk.twice.any() or not walk.taken.any() or walk.drowned.any():
+    if not wrong.any() or counted.twice.any() or not counted.taken.any() or counted.drowned.any():
         return None
-    if not extra.any() and walk.product != "out" and bool((missing | ~walk.due).all()):
+    if not extra.any() and counted.product != "out" and bool((missing | ~counted.due).all()):
         return None
-    axis = 2 if walk.over_queries else 3
+    axis = 2 if counted.over_queries else 3
     both = missing.any(axis, keepdims=True) & extra.any(axis, keepdims=True)
     pairs = np.broadcast_to(both, wrong.shape) & wrong
-    batch, head, query, key = walk.example(pairs if pairs.any() else wrong)
-    if walk.over_queries:
-        row, due = f"key {key}", query_range(walk.due[:, key])
-        took = walk.taken[batch, head, :, key]
+    batch, head, query, key = counted.example(pairs if pairs.any() else wrong)
+    if counted.over_queries:
+        row, due = f"key {key}", query_range(counted.due[:, key])
+        took = counted.taken[batch, head, :, key]
         of_row = query_range(took) if took.any() else "no query"
         verb = "is seen by"
     else:
-        row, due = f"query {query}", key_range(walk.due[query])
-        took = walk.taken[batch, head, query]
+        row, due = f"query {query}", key_range(counted.due[query])
+        took = counted.taken[batch, head, query]
         of_row = key_range(took) if took.any() else "no key"
         verb = "sees"
-    what = "queries" if walk.over_queries else "keys"
-    masked = bool(wrong.any() and (walk.masks[wrong] > 0).all())
+    what = "queries" if counted.over_queries else "keys"
+    masked = bool(wrong.any() and (counted.masks[wrong] > 0).all())
     return Sighting(
         "OTHER-PAIRS",
-        walk.mask_of(wrong) if masked else walk.scores_line,
+        counted.mask_of(wrong) if masked else counted.scores_line,
         located=masked,
-        product=walk.product,
+        product=counted.product,
         what=what,
         row=row,
         took=of_row,
         head=head,
         verb=verb,
         due=due,
-        tiles=odd_start(walk, pairs if pairs.any() else wrong),
+        tiles=odd_start(counted, pairs if pairs.any() else wrong),
     )
 
 
-def other_window(case: Case, walk: Walk) -> Sighting | None:
+def other_window(case: Case, counted: CountedPairs) -> Sighting | None:
     """Rows that all took what another window, with so many sinks, would show them."""
-    if "window_size" not in case.kwargs or (walk.taken != walk.taken[:1, :1]).any():
+    if "window_size" not in case.kwargs or (counted.taken != counted.taken[:1, :1]).any():
         return None
-    taken = walk.taken[0, 0]
+    taken = counted.taken[0, 0]
     hidden = np.flatnonzero(~taken[-1])  # what the last query did not take lies between the two
     if not hidden.size or not taken.any():
         return None
@@ -78,7 +78,7 @@ def other_window(case: Case, walk: Walk) -> Sighting | None:
     of_sinks = [f", and of {n} sinks" if sinks or due_sinks else "" for n in (sinks, due_sinks)]
     return Sighting(
         "OTHER-WINDOW",
-        product=walk.product,
+        product=counted.product,
         window=window,
         sinks=of_sinks[0],
         due=due,

@@ -14,7 +14,7 @@ from grader.causes.rules.left_out import (
     uneven,
 )
 from grader.causes.rules.sighting import Sighting, accesses, key_range, query_range
-from grader.checks.walk import Walk
+from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
 from grader.spec.cases import Case
 
@@ -30,20 +30,20 @@ def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
     return Sighting("KEYS-NEVER-VISITED", line, variant="nothing_read", programs=programs)
 
 
-def mismatched(case: Case, walk: Walk) -> Sighting | None:
-    if not walk.trace.count(Counter.MISMATCHED):
+def mismatched(case: Case, counted: CountedPairs) -> Sighting | None:
+    if not counted.trace.count(Counter.MISMATCHED):
         return None
-    line = walk.trace.count(Counter.MISMATCHED_LINE)
-    if walk.product == "out":
-        moves = None if case.kwargs.get("num_sink_tokens") else _moves_otherwise(walk)
+    line = counted.trace.count(Counter.MISMATCHED_LINE)
+    if counted.product == "out":
+        moves = None if case.kwargs.get("num_sink_tokens") else _moves_otherwise(counted)
         return moves or Sighting("K-AND-V-APART", line)  # from the sinks both move on by more
-    pair = "k and of v" if walk.product == "dq" else "q and of dout"
-    return Sighting("ROWS-APART", line, variant="of_a_product", pair=pair, product=walk.product)
+    pair = "k and of v" if counted.product == "dq" else "q and of dout"
+    return Sighting("ROWS-APART", line, variant="of_a_product", pair=pair, product=counted.product)
 
 
-def _moves_otherwise(walk: Walk) -> Sighting | None:
+def _moves_otherwise(counted: CountedPairs) -> Sighting | None:
     """Say which of K and V does not move by one tile where the other does."""
-    loads = [row for row in accesses(walk.trace) if row["name"] in ("k", "v")]
+    loads = [row for row in accesses(counted.trace) if row["name"] in ("k", "v")]
     moves = [row for row in loads if row["step"] != row["size"] * row["stride"]]
     if len(loads) != 2 or len(moves) != 1:
         return None
@@ -60,71 +60,71 @@ def _moves_otherwise(walk: Walk) -> Sighting | None:
     )
 
 
-def raised(case: Case, walk: Walk) -> Sighting | None:
+def raised(case: Case, counted: CountedPairs) -> Sighting | None:
     """Masked scores that a factor of 0 or below has unmasked."""
-    if not walk.raised_line:
+    if not counted.raised_line:
         return None
-    return Sighting("MASKED-BEFORE-SCALED", walk.raised_line, located=True)
+    return Sighting("MASKED-BEFORE-SCALED", counted.raised_line, located=True)
 
 
-def padding(case: Case, walk: Walk) -> Sighting | None:
-    if not walk.trace.count(Counter.PADDING_TAKEN) or walk.product != "out":
+def padding(case: Case, counted: CountedPairs) -> Sighting | None:
+    if not counted.trace.count(Counter.PADDING_TAKEN) or counted.product != "out":
         return None
-    if case.seqlen_k % walk.tile[1] == 0:  # such lanes are no keys at all
+    if case.seqlen_k % counted.tile[1] == 0:  # such lanes are no keys at all
         return None
-    if walk.extra.any():  # keys that are there take part as well: no mask of the end is at fault
+    if counted.extra.any():  # keys that are there take part as well: no mask of the end is at fault
         return None
     return Sighting(
         "PADDING-TAKEN",
-        walk.mask_line or walk.trace.count(Counter.PADDING_LINE),
-        located=walk.mask_line > 0,  # a mask that lets them through
+        counted.mask_line or counted.trace.count(Counter.PADDING_LINE),
+        located=counted.mask_line > 0,  # a mask that lets them through
         last=case.seqlen_k - 1,
     )
 
 
-def positions_in_the_tile(case: Case, walk: Walk) -> Sighting | None:
+def positions_in_the_tile(case: Case, counted: CountedPairs) -> Sighting | None:
     """A causal mask that compares positions inside the tiles, or a key with a query."""
-    if _before_the_window(case).any() or walk.due.all() or walk.twice.any():
+    if _before_the_window(case).any() or counted.due.all() or counted.twice.any():
         return None
-    if not walk.missing.any() and not walk.extra.any():
+    if not counted.missing.any() and not counted.extra.any():
         return None
-    if (walk.due & ~walk.visited).any():
+    if (counted.due & ~counted.visited).any():
         return None
-    tile_q, tile_k = walk.tile
+    tile_q, tile_k = counted.tile
     query, key = np.arange(case.seqlen_q)[:, None], np.arange(case.seqlen_k)[None, :]
     full = key // tile_k * tile_k + tile_k - 1 <= query // tile_q * tile_q
     inside, sides = "MASK-INSIDE-THE-TILE", {"queries": "rows_are_queries", "keys": "rows_are_keys"}
     for id, rows, columns, variant in (
-        ("MASK-TRANSPOSED", key, query, sides.get(walk.mask_rows, "")),
+        ("MASK-TRANSPOSED", key, query, sides.get(counted.mask_rows, "")),
         (inside, query % tile_q, key % tile_k, ""),
         (inside, query, key % tile_k, ""),
         (inside, query % tile_q, key, "of_one_side"),  # keys numbered too high look the same
     ):
         shown = columns <= rows
-        if any((guess & walk.visited == walk.taken).all() for guess in (shown, shown | full)):
-            line = walk.mask_of(walk.extra | walk.missing)
-            return Sighting(id, line, located=True, variant=variant, example=_example(walk))
+        if any((guess & counted.visited == counted.taken).all() for guess in (shown, shown | full)):
+            line = counted.mask_of(counted.extra | counted.missing)
+            return Sighting(id, line, located=True, variant=variant, example=_example(counted))
     return None
 
 
-def by_tile_number(case: Case, walk: Walk) -> Sighting | None:
+def by_tile_number(case: Case, counted: CountedPairs) -> Sighting | None:
     """A mask in which positions count from the number of their tile, not from its first row."""
-    masked = (walk.masks > 0) & walk.visited
-    if ((walk.missing | walk.extra) & ~masked).any() or walk.due.all():
+    masked = (counted.masks > 0) & counted.visited
+    if ((counted.missing | counted.extra) & ~masked).any() or counted.due.all():
         return None
     query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
     for axis, what, one in ((0, "queries", "query"), (1, "keys", "key")):
-        size, places = walk.tile[axis], [query, key]
+        size, places = counted.tile[axis], [query, key]
         places[axis] = places[axis] // size + places[axis] % size
         guess = np.broadcast_to(visible(case, *places), masked.shape)
-        if (guess == walk.taken)[masked].all() and (guess != walk.due)[masked].any():
+        if (guess == counted.taken)[masked].all() and (guess != counted.due)[masked].any():
             return Sighting(
                 "MASK-BY-TILE-NUMBER",
-                walk.mask_of(masked),
+                counted.mask_of(masked),
                 what=what,
                 one=one,
                 size=size,
-                example=_example(walk),
+                example=_example(counted),
             )
     return None
 
@@ -137,62 +137,68 @@ def visible(case: Case, query: np.ndarray, key: np.ndarray) -> np.ndarray:
     return seen
 
 
-def inverted(case: Case, walk: Walk) -> Sighting | None:
+def inverted(case: Case, counted: CountedPairs) -> Sighting | None:
     """A mask that hides what it should show and shows what it should hide."""
-    masked = (walk.masks > 0) & walk.visited
-    due = np.broadcast_to(walk.due, masked.shape)[masked]
-    if not due.any() or due.all() or (walk.taken[masked] == due).any():
+    masked = (counted.masks > 0) & counted.visited
+    due = np.broadcast_to(counted.due, masked.shape)[masked]
+    if not due.any() or due.all() or (counted.taken[masked] == due).any():
         return None
     return Sighting(
         "MASK-INVERTED",
-        walk.mask_of(masked),
+        counted.mask_of(masked),
         located=True,
-        visible=_visible(walk),
-        example=_example(walk),
+        visible=_visible(counted),
+        example=_example(counted),
     )
 
 
-def twice(case: Case, walk: Walk) -> Sighting | None:
-    if not walk.twice.any() or _of_several_products(walk):
+def twice(case: Case, counted: CountedPairs) -> Sighting | None:
+    if not counted.twice.any() or _of_several_products(counted):
         return None
-    some_heads_missing = bool(missing_heads(walk).any())
-    if walk.product == "out" and some_heads_missing and bool((walk.twice == walk.taken).all()):
+    some_heads_missing = bool(missing_heads(counted).any())
+    if (
+        counted.product == "out"
+        and some_heads_missing
+        and bool((counted.twice == counted.taken).all())
+    ):
         return None  # by whole programs: some heads are computed twice over, and others not at all
-    if walk.over_queries and walk.missing.any():
-        of_heads = heads_never_taken(walk) or (uneven(walk) if is_uneven(walk) else None)
+    if counted.over_queries and counted.missing.any():
+        of_heads = heads_never_taken(counted) or (uneven(counted) if is_uneven(counted) else None)
         if of_heads is not None:
             return of_heads
     left = _before_the_window(case)
-    if walk.extra.any() and not (walk.twice & ~left).any():
+    if counted.extra.any() and not (counted.twice & ~left).any():
         return None  # a window that is too large takes sinks a second time, and other keys once
-    _, _, query, key = walk.example(walk.twice)
-    past_the_end = not walk.over_queries and case.seqlen_k % walk.tile[1] > 0
-    variant = "clamped" if past_the_end and not walk.twice[..., :-1].any() else ""
-    first = walk.line_of(walk.taken_at, walk.twice)
-    again = walk.line_of(walk.again_at, walk.twice) or walk.loop_line
-    located, before = False, bool((walk.twice & left).any())
-    only_sinks = not walk.twice[..., case.kwargs.get("num_sink_tokens", 0) :].any()
-    of_sinks_alone = walk.over_queries and bool((walk.twice & _out_of_reach(case, walk)).any())
-    if only_sinks and not of_sinks_alone and before != bool((walk.twice & ~left).any()):
+    _, _, query, key = counted.example(counted.twice)
+    past_the_end = not counted.over_queries and case.seqlen_k % counted.tile[1] > 0
+    variant = "clamped" if past_the_end and not counted.twice[..., :-1].any() else ""
+    first = counted.line_of(counted.taken_at, counted.twice)
+    again = counted.line_of(counted.again_at, counted.twice) or counted.loop_line
+    located, before = False, bool((counted.twice & left).any())
+    only_sinks = not counted.twice[..., case.kwargs.get("num_sink_tokens", 0) :].any()
+    of_sinks_alone = counted.over_queries and bool(
+        (counted.twice & _out_of_reach(case, counted)).any()
+    )
+    if only_sinks and not of_sinks_alone and before != bool((counted.twice & ~left).any()):
         variant = "of_a_sink_before_the_window" if before else "of_a_sink_in_the_window"
         # Of the sinks and of the window, by the pairs that each of them alone takes.
-        masks = [walk.mask_of(walk.taken & ~walk.twice & side) for side in (left, ~left)]
+        masks = [counted.mask_of(counted.taken & ~counted.twice & side) for side in (left, ~left)]
         located = 0 not in masks and masks[0] != masks[1]
         first = again = masks[before] if located else again
     pair = f"query {query} counts key {key}"
-    if walk.product != "out":
-        pair = f"{walk.product} counts the pair of query {query} and key {key}"
+    if counted.product != "out":
+        pair = f"{counted.product} counts the pair of query {query} and key {key}"
     loops = f"; first in the loop of line {first}" if first not in (0, again) else ""
-    rows = int(walk.twice.any(2 if walk.over_queries else 3).sum())
-    noun = ("key", "keys") if walk.over_queries else ("query", "queries")
+    rows = int(counted.twice.any(2 if counted.over_queries else 3).sum())
+    noun = ("key", "keys") if counted.over_queries else ("query", "queries")
     return Sighting(
         "FOLDED-IN-TWICE",
         again,
         located=located,
-        through=walk.kernel_lines(walk.twice),
+        through=counted.kernel_lines(counted.twice),
         variant=variant,
         pair=pair,
-        row=_row(walk, walk.twice, "counted"),
+        row=_row(counted, counted.twice, "counted"),
         loops=loops,
         number=f"{rows} {noun[rows != 1]}",
         query=query,
@@ -207,55 +213,55 @@ def _before_the_window(case: Case) -> np.ndarray:
     return before
 
 
-def _out_of_reach(case: Case, walk: Walk) -> np.ndarray:
+def _out_of_reach(case: Case, counted: CountedPairs) -> np.ndarray:
     """Return the pairs, (query, key), whose query is in no tile that windows of the keys reach."""
     query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
-    tile_q, tile_k = walk.tile
+    tile_q, tile_k = counted.tile
     first = key // tile_k * tile_k
     end = first + tile_k - 1 + case.kwargs.get("window_size", case.seqlen_q)
     beyond: np.ndarray = query >= first + -(-(end - first) // tile_q) * tile_q
     return beyond
 
 
-def _of_several_products(walk: Walk) -> bool:
+def _of_several_products(counted: CountedPairs) -> bool:
     """Whether a sum is made of several products, each with every pair once.
 
     dQ may be the sum of (P * dP) k and -(P * delta) k: one tile of scores, or one of each of two
     loops, is then multiplied twice by design.
     """
-    if (walk.twice & walk.shared).any():
+    if (counted.twice & counted.shared).any():
         return True
-    every = bool((walk.twice == walk.taken).all()) and not walk.missing.any()
-    return every and walk.product in ("dq", "dk")
+    every = bool((counted.twice == counted.taken).all()) and not counted.missing.any()
+    return every and counted.product in ("dq", "dk")
 
 
-def masked_but_shown(case: Case, walk: Walk) -> Sighting | None:
-    if not walk.trace.count(Counter.SHOWN_LINE):
+def masked_but_shown(case: Case, counted: CountedPairs) -> Sighting | None:
+    if not counted.trace.count(Counter.SHOWN_LINE):
         return None
     return Sighting(
-        "MASKED-SCORES-NOT-HIDDEN", walk.mask_line, located=True, variant="beside_others"
+        "MASKED-SCORES-NOT-HIDDEN", counted.mask_line, located=True, variant="beside_others"
     )
 
 
-def not_aligned(case: Case, walk: Walk) -> Sighting | None:
+def not_aligned(case: Case, counted: CountedPairs) -> Sighting | None:
     """Tiles that begin between two multiples of their size, and cross the edge of the mask."""
-    extra, unseen = walk.extra, walk.missing & ~walk.visited
-    if not extra.any() or (walk.masks[extra] > 0).any() or (walk.missing & ~unseen).any():
+    extra, unseen = counted.extra, counted.missing & ~counted.visited
+    if not extra.any() or (counted.masks[extra] > 0).any() or (counted.missing & ~unseen).any():
         return None
-    first = first_odd_key(walk, extra)
-    if not first or not (walk.masks > 0)[walk.visited].any():  # it masks no tile at all
+    first = first_odd_key(counted, extra)
+    if not first or not (counted.masks > 0)[counted.visited].any():  # it masks no tile at all
         return None
     return Sighting(
         "TILES-NOT-ALIGNED",
-        walk.loop_line,
+        counted.loop_line,
         first=first,
-        size=walk.tile[1],
-        row=_row(walk, extra, "counted"),
+        size=counted.tile[1],
+        row=_row(counted, extra, "counted"),
     )
 
 
-def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
-    missing, extra = walk.missing, walk.extra
+def wrong_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
+    missing, extra = counted.missing, counted.extra
     if missing.any() and extra.any():
         return None  # more than one way to say it
     if extra.any():
@@ -266,134 +272,144 @@ def wrong_pairs(case: Case, walk: Walk) -> Sighting | None:
             id = "KEYS-BEFORE-THE-WINDOW"
         else:
             return None
-        row = _row(walk, extra, "counted")
-        masks = walk.masks[extra]
+        row = _row(counted, extra, "counted")
+        masks = counted.masks[extra]
         if (masks == 2).all():
-            return Sighting("MASKED-SCORES-NOT-HIDDEN", walk.mask_of(extra), located=True, row=row)
+            return Sighting(
+                "MASKED-SCORES-NOT-HIDDEN", counted.mask_of(extra), located=True, row=row
+            )
         if (masks == 0).all():
-            line, variant = walk.scores_line, "not_masked"
-            if walk.product == "out" and walk.mask_line and not walk.masks[walk.visited].any():
-                line, variant = walk.mask_line, "not_of_the_product"
-            elif walk.product != "out":
-                if bare := int(walk.trace.arrays["bare"][PRODUCTS.index(walk.product)]):
-                    return Sighting("NO-WEIGHTS", bare, located=True, product=walk.product)
-                line = walk.product_line
-                variant = "of_queries_not_masked" if walk.over_queries else "not_masked_for_dq"
+            line, variant = counted.scores_line, "not_masked"
+            if (
+                counted.product == "out"
+                and counted.mask_line
+                and not counted.masks[counted.visited].any()
+            ):
+                line, variant = counted.mask_line, "not_of_the_product"
+            elif counted.product != "out":
+                if bare := int(counted.trace.arrays["bare"][PRODUCTS.index(counted.product)]):
+                    return Sighting("NO-WEIGHTS", bare, located=True, product=counted.product)
+                line = counted.product_line
+                variant = "of_queries_not_masked" if counted.over_queries else "not_masked_for_dq"
         else:
-            line, variant = walk.mask_of(extra), "of_queries" if walk.over_queries else ""
+            line, variant = counted.mask_of(extra), "of_queries" if counted.over_queries else ""
         return Sighting(
             id,
             line,
             located=bool((masks > 0).all()) or variant == "not_of_the_product",
-            through=walk.kernel_lines(extra),
+            through=counted.kernel_lines(extra),
             variant=variant,
-            product=walk.product,
+            product=counted.product,
             row=row,
-            tiles=odd_start(walk, extra),
+            tiles=odd_start(counted, extra),
         )
     if missing.any():
-        return _missing(case, walk)
+        return _missing(case, counted)
     return None
 
 
-def _missing(case: Case, walk: Walk) -> Sighting | None:
-    missing = walk.missing
-    heads = missing_heads(walk)
+def _missing(case: Case, counted: CountedPairs) -> Sighting | None:
+    missing = counted.missing
+    heads = missing_heads(counted)
     if heads.any() and not heads.all():
-        return heads_never_taken(walk)
-    row = _row(walk, missing, "never counted")
+        return heads_never_taken(counted)
+    row = _row(counted, missing, "never counted")
     keys = missing.any(axis=(0, 1, 2))
     beyond = np.arange(case.seqlen_k) >= case.seqlen_q
     if beyond.any() and (keys == beyond).all():
-        masked = bool((walk.met & missing == missing).all())
+        masked = bool((counted.met & missing == missing).all())
         return Sighting(
             "LOOP-OVER-SEQLEN-Q",
-            walk.mask_of(missing) if masked else walk.loop_line,
+            counted.mask_of(missing) if masked else counted.loop_line,
             located=masked,
             variant="by_a_mask" if masked else "",
             row=row,
         )
-    visited = walk.visited & missing
+    visited = counted.visited & missing
     if not visited.any():
-        skipped = skipped_rows(walk)
+        skipped = skipped_rows(counted)
         if skipped is not None:
             return skipped
         return Sighting(
             "KEYS-NEVER-VISITED",
-            walk.loop_line or walk.trace.count(Counter.IDLE_LOOP_LINE),
-            through=_kernel_of_missing(case, walk),
-            visible=_visible(walk),
+            counted.loop_line or counted.trace.count(Counter.IDLE_LOOP_LINE),
+            through=_kernel_of_missing(case, counted),
+            visible=_visible(counted),
             row=row,
-            loop="queries" if walk.over_queries else "tiles",
-            tiles=odd_start(walk, missing),
+            loop="queries" if counted.over_queries else "tiles",
+            tiles=odd_start(counted, missing),
         )
-    if (visited == missing).all() and not (walk.met & missing).any():
-        return Sighting("K-AND-V-APART", walk.product_line, variant="met_no_rows", row=row)
+    if (visited == missing).all() and not (counted.met & missing).any():
+        return Sighting("K-AND-V-APART", counted.product_line, variant="met_no_rows", row=row)
     # Where every weight of a gradient is 0, lse or the scores made them so, and no mask.
-    nothing_left = walk.product != "out" and bool((missing | ~walk.due).all())
+    nothing_left = counted.product != "out" and bool((missing | ~counted.due).all())
     # A weight times a softmax_scale of 0 looks as if it were masked.
-    times_zero = case.kwargs.get("softmax_scale") == 0.0 and not walk.taken.any()
-    of_another = _masked_for_another(case, walk)
+    times_zero = case.kwargs.get("softmax_scale") == 0.0 and not counted.taken.any()
+    of_another = _masked_for_another(case, counted)
     if of_another is not None:
         return of_another
-    masked = walk.met & missing  # else its weights met other rows than those of its keys
-    if (masked == missing).all() and not (nothing_left or times_zero or walk.drowned.any()):
+    masked = counted.met & missing  # else its weights met other rows than those of its keys
+    if (masked == missing).all() and not (nothing_left or times_zero or counted.drowned.any()):
         return Sighting(
             "VISIBLE-KEYS-MASKED",
-            walk.mask_of(missing),
+            counted.mask_of(missing),
             located=True,
-            visible=_visible(walk),
+            visible=_visible(counted),
             row=row,
-            keys="keys and queries" if walk.over_queries else "keys",
+            keys="keys and queries" if counted.over_queries else "keys",
         )
     return None
 
 
-def _kernel_of_missing(case: Case, walk: Walk) -> tuple[int, ...]:
+def _kernel_of_missing(case: Case, counted: CountedPairs) -> tuple[int, ...]:
     """Return lines of the kernel whose pairs are missing: sinks, or the window, are its alone."""
-    far, missing = _before_the_window(case), walk.missing
+    far, missing = _before_the_window(case), counted.missing
     for side in (far, ~far):
         if not (missing & ~side).any():
-            alike = walk.taken & side
+            alike = counted.taken & side
             of_others = not alike.any()
-            return walk.kernel_lines(walk.taken & ~side if of_others else alike, other=of_others)
+            return counted.kernel_lines(
+                counted.taken & ~side if of_others else alike, other=of_others
+            )
     return ()
 
 
-def _masked_for_another(case: Case, walk: Walk) -> Sighting | None:
+def _masked_for_another(case: Case, counted: CountedPairs) -> Sighting | None:
     """Pairs of sinks that one loop hides from itself, as it should, and that no other visits."""
-    far, missing = _before_the_window(case), walk.missing
-    number = int(np.bincount(walk.masked_at[missing], minlength=1).argmax())
-    own = walk.masked_at == number
-    if not number or (missing & ~far).any() or not (walk.taken & far).any():
+    far, missing = _before_the_window(case), counted.missing
+    number = int(np.bincount(counted.masked_at[missing], minlength=1).argmax())
+    own = counted.masked_at == number
+    if not number or (missing & ~far).any() or not (counted.taken & far).any():
         return None
-    if (walk.taken & far & own).any() or not (walk.taken & ~far & own).any():
+    if (counted.taken & far & own).any() or not (counted.taken & ~far & own).any():
         return None
     return Sighting(
         "KEYS-NEVER-VISITED",
-        walk.line_of(walk.taken_at, walk.taken & far),
-        through=_kernel_of_missing(case, walk),
-        visible=_visible(walk),
-        row=_row(walk, missing, "never counted"),
-        loop="queries" if walk.over_queries else "tiles",
+        counted.line_of(counted.taken_at, counted.taken & far),
+        through=_kernel_of_missing(case, counted),
+        visible=_visible(counted),
+        row=_row(counted, missing, "never counted"),
+        loop="queries" if counted.over_queries else "tiles",
         tiles="",
     )
 
 
-def _visible(walk: Walk) -> str:
+def _visible(counted: CountedPairs) -> str:
     """Say what goes wrong to the row of a result: keys for a query, or queries for a key."""
-    return "queries that see the key" if walk.over_queries else "visible keys"
+    return "queries that see the key" if counted.over_queries else "visible keys"
 
 
-def _row(walk: Walk, pairs: np.ndarray, verb: str) -> str:
+def _row(counted: CountedPairs, pairs: np.ndarray, verb: str) -> str:
     """Tell of one row of the result: "query 3 of head 0 counted keys 4-7", or a key's queries."""
-    batch, head, query, key = walk.example(pairs)
-    if walk.over_queries:
+    batch, head, query, key = counted.example(pairs)
+    if counted.over_queries:
         queries = query_range(pairs[batch, head, :, key])
         return f"key {key} {verb} {queries} of query head {head}"
     return f"query {query} of head {head} {verb} {key_range(pairs[batch, head, query])}"
 
 
-def _example(walk: Walk) -> str:
-    missed = walk.missing.any()
-    return _row(walk, *((walk.missing, "never counted") if missed else (walk.extra, "counted")))
+def _example(counted: CountedPairs) -> str:
+    missed = counted.missing.any()
+    return _row(
+        counted, *((counted.missing, "never counted") if missed else (counted.extra, "counted"))
+    )

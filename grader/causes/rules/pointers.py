@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, repeated
-from grader.checks.walk import Walk
+from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.machine.tensors import Outside
 from grader.kernel.observers.trace import OPERANDS, Counter, Trace
 from grader.spec.cases import Case
@@ -160,11 +160,11 @@ def heads_apart(case: Case, trace: Trace) -> Sighting | None:
     return Sighting("HEADS-APART", line, variant="weights", name=name)
 
 
-def pointers(case: Case, walk: Walk) -> Sighting | None:
+def pointers(case: Case, counted: CountedPairs) -> Sighting | None:
     """A pointer that stands still between tiles, or moves by rows and not by their stride."""
-    if not walk.missing.any() and not walk.trace.count(Counter.MISMATCHED):
+    if not counted.missing.any() and not counted.trace.count(Counter.MISMATCHED):
         return None
-    for row in repeated(walk.trace, "k", "v"):
+    for row in repeated(counted.trace, "k", "v"):
         name, step, size, stride = row["name"], row["step"], row["size"], row["stride"]
         if not size:
             continue

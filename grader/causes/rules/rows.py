@@ -6,7 +6,7 @@ import numpy as np
 
 from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, repeated
 from grader.checks.correctness import ranges
-from grader.checks.walk import Walk
+from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.observers.trace import GRADIENTS, Counter, Trace
 from grader.spec.cases import Case
 
@@ -52,7 +52,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         )
     if heads.any() and not nobody[~heads].any():
         return Sighting(
-            "HEADS-OF-NOBODY",
+            "HEADS-NEVER-COMPUTED",
             line,
             of_grid=True,
             part="address" if enough else "grid" if ran else None,
@@ -74,7 +74,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         behind = firsts[sizes == tile] + tile
         apart = loaded == {tile} and bool(nobody.any(0)[behind[behind < length]].all())
         return Sighting(
-            "ROWS-OF-NOBODY",
+            "ROWS-NEVER-STORED",
             line,
             of_grid=True,
             part="address" if enough and apart else None,
@@ -91,20 +91,20 @@ def _nothing_stored(trace: Trace) -> Sighting | None:
     return Sighting("NOTHING-STORED", line, programs=text) if line else None
 
 
-def rows_of_gradient(case: Case, walk: Walk, result: Result) -> Sighting | None:
+def rows_of_gradient(case: Case, counted: CountedPairs, result: Result) -> Sighting | None:
     """The last rows of a gradient, which are left as they were and for which nothing was read."""
-    if walk.product not in GRADIENTS or not result.nan:
+    if counted.product not in GRADIENTS or not result.nan:
         return None
-    axis, tile = (2, walk.tile[1]) if walk.over_queries else (3, walk.tile[0])
-    untouched = ~walk.visited.any(axis)  # (batch, q head, row)
+    axis, tile = (2, counted.tile[1]) if counted.over_queries else (3, counted.tile[0])
+    untouched = ~counted.visited.any(axis)  # (batch, q head, row)
     length = untouched.shape[-1]
     partial = length // tile * tile
     rest = np.arange(length) >= partial
     if not 0 < partial < length or not (untouched == rest).all():
         return None
-    if (walk.missing.any(axis) != rest).any():
+    if (counted.missing.any(axis) != rest).any():
         return None
-    return _last_rows(walk.product, tile, length)
+    return _last_rows(counted.product, tile, length)
 
 
 def _last_rows(name: str, tile: int, length: int) -> Sighting:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from grader.causes.rules.sighting import Result, Sighting
-from grader.checks.walk import Walk
+from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.observers.trace import COLUMNS, MIXED, OPERANDS, PRODUCTS, SCORES, Counter, Trace
 from grader.spec.cases import Case
 
 _FACTORS = dict(zip(PRODUCTS, ("v", "dout", "q", "k"), strict=True))
 
 
-def discarded(case: Case, walk: Walk) -> Sighting | None:
-    line = int(walk.trace.arrays["discarded"][PRODUCTS.index(walk.product)])
+def discarded(case: Case, counted: CountedPairs) -> Sighting | None:
+    line = int(counted.trace.arrays["discarded"][PRODUCTS.index(counted.product)])
     if not line:
         return None
-    return Sighting("PRODUCT-DISCARDED", line, located=True, product=walk.product)
+    return Sighting("PRODUCT-DISCARDED", line, located=True, product=counted.product)
 
 
-def doubled(case: Case, walk: Walk) -> Sighting | None:
-    line = int(walk.trace.arrays["doubled"][PRODUCTS.index(walk.product)])
+def doubled(case: Case, counted: CountedPairs) -> Sighting | None:
+    line = int(counted.trace.arrays["doubled"][PRODUCTS.index(counted.product)])
     if not line:
         return None
-    return Sighting("ACCUMULATOR-ADDED-TWICE", line, located=True, product=walk.product)
+    return Sighting("ACCUMULATOR-ADDED-TWICE", line, located=True, product=counted.product)
 
 
 def at_line(trace: Trace, counter: Counter) -> Sighting | None:

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from grader.checks.walk import due_pairs
+from grader.checks.counted_pairs import due_pairs
 from grader.kernel.observers.rounds import Rounds
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs

@@ -6,7 +6,7 @@ import numpy as np
 
 from grader.causes.rules.sighting import Sighting, key_range
 from grader.causes.state.comparing import Compared
-from grader.checks.walk import due_pairs
+from grader.checks.counted_pairs import due_pairs
 from grader.kernel.observers.rounds import Rounds
 from grader.spec.cases import Case
 

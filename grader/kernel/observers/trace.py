@@ -1,7 +1,7 @@
 """What a call's kernels did, as the worker saw it on the machine: a block of fixed layout.
 
 Worker and judge map the same memory. The worker counts in it; the judge takes a copy and believes
-nothing of it that does not fit: see `grader.checks.walk`.
+nothing of it that does not fit: see `grader.checks.counted_pairs`.
 
 Queries are numbered over batch, query head and row; keys of one kv head by row.
 """

@@ -31,7 +31,7 @@ _MOST_TILES = 48  # on a side of a map
 
 
 @dataclasses.dataclass(frozen=True)
-class Walk:
+class CountedPairs:
     """The pairs of one product; arrays of (batch, q head, query, key), boolean if not said else.
 
     `masks`, `masked_at`, `taken_at` and `again_at` are as in `Trace`; `due` is (query, key);
@@ -170,17 +170,17 @@ def due_pairs(problem_id: str, case: Case) -> np.ndarray:
     ).numpy()
 
 
-def walk_of(
+def counted_pairs(
     problem_id: str,
     case: Case,
     trace: Trace,
     product: str = "out",
     near: tuple[int, int, int] | None = None,
-) -> Walk | None:
+) -> CountedPairs | None:
     """Return what was seen of one product; None where it was not seen whole.
 
     A dot of tiles that are not known to be of inputs may have done anything. `near` is as in
-    `Walk`.
+    `CountedPairs`.
     """
     if case.rows is not None or trace.count(Counter.UNKNOWN_DOTS):
         return None
@@ -208,7 +208,7 @@ def walk_of(
         # One kernel may compute several gradients, each in a loop of its own.
         twice, visited = seen["takes"] > 1, seen["met"] > 0
     due = due_pairs(problem_id, case)
-    return Walk(
+    return CountedPairs(
         product=product,
         trace=trace,
         due=due,
@@ -233,18 +233,20 @@ def walk_of(
     )
 
 
-def tile_map(walk: Walk) -> TileMap:
+def tile_map(counted: CountedPairs) -> TileMap:
     """Return the tiles of `shown_head`, one letter a tile; see `TileMap`."""
-    batch, head = walk.shown_head
-    tile_q, tile_k = walk.tile
-    while walk.due.shape[0] > _MOST_TILES * tile_q or walk.due.shape[1] > _MOST_TILES * tile_k:
+    batch, head = counted.shown_head
+    tile_q, tile_k = counted.tile
+    while (
+        counted.due.shape[0] > _MOST_TILES * tile_q or counted.due.shape[1] > _MOST_TILES * tile_k
+    ):
         tile_q, tile_k = 2 * tile_q, 2 * tile_k
     wrong = {
-        TileMap.TWICE: walk.twice[batch, head],
-        TileMap.MISSED: walk.missing[batch, head],
-        TileMap.TAKEN: walk.extra[batch, head],
+        TileMap.TWICE: counted.twice[batch, head],
+        TileMap.MISSED: counted.missing[batch, head],
+        TileMap.TAKEN: counted.extra[batch, head],
     }
-    due, visited = walk.due, walk.visited[batch, head]
+    due, visited = counted.due, counted.visited[batch, head]
 
     def letter(query: int, key: int) -> str:
         tile = np.s_[query : query + tile_q, key : key + tile_k]
@@ -257,5 +259,5 @@ def tile_map(walk: Walk) -> TileMap:
 
     queries, keys = (range(0, n, m) for n, m in zip(due.shape, (tile_q, tile_k), strict=True))
     rows = tuple("".join(letter(query, key) for key in keys) for query in queries)
-    where = {"product": walk.product, "batch": batch, "head": head}
+    where = {"product": counted.product, "batch": batch, "head": head}
     return TileMap(**where, tile_q=tile_q, tile_k=tile_k, rows=rows)
