@@ -37,8 +37,8 @@ _INCLUDES = {
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
 }
-# What a wrong state comes to: that one is the cause where both are known.
-_CONSEQUENCES = {"OTHER-KEYS"}
+# What a wrong maximum comes to: that one is the cause where both are known.
+_OF_A_MAXIMUM = {"OTHER-KEYS"}
 # What is said of wrong pairs that no rule of a mask explains, and what is said where one does.
 _ANY_PAIRS = "OTHER-PAIRS"
 _OF_PAIRS = {
@@ -165,7 +165,8 @@ class Casebook:
         if 2 * len(explained & self._to_fit.keys()) < len(self._to_fit):
             found += self._told(self._fitted())
             named = decide(found, self._wrong, self._failed)
-        if not named or (self._states and {found.id for found, _ in named} <= _CONSEQUENCES):
+        lost = any(state.variant == "maximum" for state in self._states.values())
+        if not named or (lost and {found.id for found, _ in named} <= _OF_A_MAXIMUM):
             # One program is followed: what is wrong in its case is so in all.
             states = self._told(self._states)
             states = [dataclasses.replace(s, implied=everywhere - s.shown) for s in states]

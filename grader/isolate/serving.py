@@ -322,5 +322,5 @@ class Worker:
         """Return the reply for an error of the submission."""
         try:
             return faults.explain(nonce, error, self.path, importing=importing)
-        except BaseException:  # its class, its text, its traceback are the submission's
-            return faults.unexplained(nonce)
+        except BaseException as raised:  # its class, text and traceback are the submission's
+            return faults.unexplained(nonce, raised)

@@ -69,8 +69,13 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     return Reply(nonce, status, line, error_type=kind, text=text, shapes=told)
 
 
-def unexplained(nonce: int) -> Reply:
-    """Return the reply for an error that raises when it is looked at."""
+def unexplained(nonce: int, raised: BaseException) -> Reply:
+    """Return the reply for an error that raises another when it is looked at.
+
+    That is a MemoryError where the submission has left no memory to look at its own.
+    """
+    if isinstance(raised, MemoryError):
+        return Reply(nonce, Status.OUT_OF_MEMORY, error_type="MemoryError")
     text = "an exception that raises another when it is looked at"
     return Reply(nonce, Status.EXCEPTION, error_type="Exception", text=text)
 
