@@ -70,7 +70,7 @@ WRONG = (
         ('diagonal of the tile', 'causal', '', ('key[None, :] > query[:, None]', 'key[None, :] > query[:, None] + tile_k')),
         ('causal from the end', 'causal', 'MASK-INVERTED', ('key[None, :] > query[:, None]', 'key[None, :] < query[:, None]')),
         ('masked with zero', 'causal', 'MASKED-SCORES-NOT-HIDDEN', ('query[:, None], -math.inf)', 'query[:, None], 0.0)')),
-        ('masked with minus one', 'causal', '', ('query[:, None], -math.inf)', 'query[:, None], -1.0)')),
+        ('masked with minus one', 'causal', 'KEYS-AFTER-THE-QUERY', ('query[:, None], -math.inf)', 'query[:, None], -1.0)')),
         ('mask after max', 'causal', '', (_WEIGHTS, _WEIGHTS + '\n            if is_causal: weights = _hide_later_keys(weights, q_start, q_stop, k_start, k_stop)'), ('if is_causal:\n                scores = _hide', 'if False:\n                scores = _hide')),
         ("lse log10", "lse", "OTHER-LSE", (_LSE, "row_lse = running_max + running_sum.log10()")),
         ("lse minus max", "lse", "OTHER-LSE", (_LSE, "row_lse = running_sum.log() - running_max")),
