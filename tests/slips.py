@@ -242,7 +242,9 @@ def table(records: Iterable[dict[str, Any]]) -> Table:
         words = {"slips", *verdict_on(record)}
         for row in (record["problem"], "all"):
             counts[row].update(words)
-    shown = Table("", "slips", "pass", *_COLUMNS, title="What was said of random slips")
+    shown = Table("", "slips", "pass", title="What was said of random slips")
+    for word in _COLUMNS:
+        shown.add_column(word.replace(" ", "\n"))
     for row in sorted(counts, key=lambda row: (row == "all", row)):
         of = counts[row]
         shown.add_row(row, *(str(of[word]) for word in ("slips", "passes", *_COLUMNS)))
