@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -242,7 +243,7 @@ def table(records: Iterable[dict[str, Any]]) -> Table:
         words = {"slips", *verdict_on(record)}
         for row in (record["problem"], "all"):
             counts[row].update(words)
-    shown = Table("", "slips", "pass", title="What was said of random slips")
+    shown = Table("", "slips", "pass", title="What was said of random slips", box=box.SIMPLE)
     for word in _COLUMNS:
         shown.add_column(word.replace(" ", "\n"))
     for row in sorted(counts, key=lambda row: (row == "all", row)):
