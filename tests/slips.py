@@ -243,7 +243,15 @@ def table(records: Iterable[dict[str, Any]]) -> Table:
         words = {"slips", *verdict_on(record)}
         for row in (record["problem"], "all"):
             counts[row].update(words)
-    shown = Table("", "slips", "pass", title="What was said of random slips", box=box.SIMPLE)
+    shown = Table(
+        "",
+        "slips",
+        "pass",
+        title="What was said of random slips",
+        box=box.SIMPLE,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for word in _COLUMNS:
         shown.add_column(word.replace(" ", "\n"))
     for row in sorted(counts, key=lambda row: (row == "all", row)):
