@@ -300,7 +300,8 @@ def main(argv: list[str] | None = None) -> int:
     return int(words["wrong step"] > _WRONG_STEPS * failing)
 
 
-# Of the slips that fail, at the most so many are said to lie in a step in which they do not.
+# Of the slips that fail, at the most so many are said to lie in a step in which they do not: of
+# seeds b and d (2026-11-27) these were 12 of 265 and 3 of 67.
 _WRONG_STEPS = 0.06
 
 

@@ -8,7 +8,7 @@ from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
 from triton.runtime.errors import PTXASError
 
 from grader.checks.outcome import of_result
-from grader.kernel.compile.faults import explain
+from grader.kernel.compile.faults import explain, unexplained
 from grader.spec.protocol import Status
 
 KERNEL = """import triton
@@ -150,3 +150,8 @@ def test_an_error_made_of_the_assemblers_is_said_in_the_same_words(tmp_path):
     text = "PTXAS error: x\n`ptxas` stderr:\nptxas t.ptx, line 3; error   : Unknown modifier '.x'\n"
     reply = explain(7, RuntimeError(f"failed: {text}"), str(tmp_path / "s.py"), importing=False)
     assert reply.text == "NVIDIA's assembler refuses the kernel: Unknown modifier '.x'"
+
+
+def test_an_error_that_leaves_no_memory_to_look_at_it_is_out_of_memory():
+    assert unexplained(7, MemoryError()).status is Status.OUT_OF_MEMORY
+    assert unexplained(7, RuntimeError()).status is Status.EXCEPTION

@@ -147,6 +147,11 @@ SLIPS = {
         ("tl.max(scores, 1) * scale_log2", "tl.min(scores, 1) * scale_log2"),
         ("STATE-PARTS", 1, "new_max = tl.maximum("),
     ),
+    "a loop that the compiler leaves out": (
+        ("p03", "plain"),
+        ("range(0, seqlen_k, BLOCK_N)", "range(seqlen_k, seqlen_k, BLOCK_N)"),
+        ("KEYS-NEVER-VISITED", None, "for key_start in range(seqlen_k"),
+    ),
     "a first key below 0": (
         ("p06", "plain"),
         ("first_key = tl.maximum(", "first_key = tl.minimum("),

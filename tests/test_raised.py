@@ -52,6 +52,13 @@ def test_the_line_is_named_that_made_the_shape_and_not_the_one_that_fails(
         ("p05", "    k_ptr += batch", "    k_ptr = batch", "k_ptr is a number", 2),
         ("p08", "= delta_ptr + q_head * seqlen", "= q_head * seqlen", "head_delta_ptr is", 6),
         ("p03", "        q, k, v, out, lse, q", "        8, k, v, out, lse, q", "Triton cannot", 2),
+        (
+            "p03",
+            "    lse = torch.empty((batch",
+            "    lses = torch.empty((batch",
+            "lse is None: step 2 does",
+            2,
+        ),
         ("p02", "tl.load(w_ptrs, mask", "tl.load(col_mask, mask", "Triton cannot", 1),
         ("p01", "tile_sum = weights", "tile_sums = weights", "tile_sum is not set in step 2", 2),
         ("p01", "scores = tile_matmul", "score = tile_matmul", "scores is not set in step 1", 1),

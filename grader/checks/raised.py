@@ -1,5 +1,5 @@
-"""Where the mistake lies when a call raised: what a step makes has another shape, or is no tensor,
-a pointer has become a number, a gradient has not the shape of its input.
+"""Where the mistake lies when a call raised: what a step makes has another shape, is no tensor or
+not set at all, a pointer has become a number, a gradient has not the shape of its input.
 """
 
 from __future__ import annotations
@@ -82,11 +82,13 @@ def _of_nothing(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
     if "'NoneType' object" not in failure.headline:
         return None
     passed = Spot(failure.line, part="launch")
-    for step, name in (source.left_as_given.get(n, (0, "")) for n in source.fed_by(passed)):
-        if step:
-            found = _instead(failure, f"{name} is None: step {step} does not set it", 0, "")
-            return dataclasses.replace(found, line=failure.line, spot=passed)
-    return None
+    left = [source.left_as_given[n] for n in source.fed_by(passed) if n in source.left_as_given]
+    if not left:
+        return None
+    step, name = left[0]
+    help = f"set {name} in step {step}: the launch passes it to the kernel"
+    found = _instead(failure, f"{name} is None: step {step} does not set it", failure.line, help)
+    return dataclasses.replace(found, spot=passed)
 
 
 def _of_pointer(failure: CaseOutcome, source: Source) -> CaseOutcome | None:

@@ -55,7 +55,7 @@ def _located(
         message = message.model_copy(update={"step": step})
         return result.model_copy(update={"step": step, "message": message})
     if step is None and result.verdict is Verdict.FAIL:
-        step = steps.get(_id(result)) or _of_work(problem, result, source)
+        step = steps.get(_id(result)) or _of_products(problem, result, source)
     if message is not None and step is not None:
         of_check = [f for (check, _), f in findings.cases.items() if check == result.id]
         outputs = {name for finding in of_check for name in finding.wrong_outputs}
@@ -69,13 +69,11 @@ def _located(
     return result.model_copy(update={"step": step, "message": message})
 
 
-def _of_work(problem: Problem, result: CheckResult, source: Source) -> int | None:
+def _of_products(problem: Problem, result: CheckResult, source: Source) -> int | None:
     """Return the step that turns a check green which counts products and judges no number."""
     counts = [check.id for check in problem.checks if check.judges == "products"]
-    if result.id not in counts or not source.keeps_given:
-        return None
-    steps = [n for n, step in enumerate(problem.steps, 1) if result.id in step.turns_green]
-    return steps[0] if steps else None
+    behind = problem.first_step_behind({result.id}.intersection(counts))
+    return behind[0] if behind and source.keeps_given else None
 
 
 def _among(

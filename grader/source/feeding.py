@@ -224,8 +224,8 @@ class _Slice:
                     self._follow_returned(value, loaded)
             return
         for _, value in assigned:
-            for bound in self._at_end(value):
-                self._follow(_Place(function, used, at) for used, at in self._used(bound, loaded))
+            bound = self._at_end(value)
+            self._follow(_Place(function, used, at) for used, at in self._used(bound, loaded))
         if name in (parameters := parameters_of(function)):
             for caller, call in self._callers(function):
                 value = argument_of(call, parameters.index(name), name)
@@ -236,13 +236,14 @@ class _Slice:
                     self._found |= {call.lineno} if makes and self._ends(call.lineno) else set()
                     self._follow(_Place(caller, used, loaded) for used in names_in(value))
 
-    def _at_end(self, value: ast.AST | None) -> list[ast.AST | None]:
+    def _at_end(self, value: ast.AST | None) -> ast.AST | None:
         """Return the bound of a range at which the wrong positions are, of all else the whole."""
         given = value.args if isinstance(value, ast.Call) and calls_in(value) == {"range"} else []
         forward = len(given) < 3 or not isinstance(given[2], ast.UnaryOp)
         if not given or not forward or len(self._parts & _ENDS) != 1:
-            return [value]
-        return [*given[:-1][:1]] if "before" in self._parts else [*given[:2][-1:]]
+            return value
+        first, end = given[:2] if len(given) > 1 else (None, given[0])
+        return first if "before" in self._parts else end
 
     def _used(self, value: ast.AST | None, loaded: bool) -> Iterator[tuple[str, bool]]:
         """Yield the names that a value is made of, each with whether it is what an access takes."""

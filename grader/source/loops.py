@@ -10,8 +10,8 @@ import ast
 import functools
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_BEGINNINGS = {"first", "begin", "start", "low", "lo"}
-_ENDS = {"last", "end", "stop", "high", "hi"}
+_OF_BEGINNINGS = {"first", "begin", "start", "low", "lo"}
+_OF_ENDS = {"last", "end", "stop", "high", "hi"}
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -60,7 +60,7 @@ def is_turned(tree: ast.Module, line: int) -> bool:
     loops = [n for n in ast.walk(tree) if isinstance(n, ast.For) and n.lineno == line]
     bounds = [getattr(n.iter, "args", ()) for n in loops]
     names = [getattr(bound, "id", "").partition("_")[0] for of in bounds for bound in of[:2]]
-    return len(names) == 2 and (names[0] in _ENDS or names[1] in _BEGINNINGS)
+    return len(names) == 2 and (names[0] in _OF_ENDS or names[1] in _OF_BEGINNINGS)
 
 
 def lines_of(node: ast.AST) -> range:

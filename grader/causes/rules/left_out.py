@@ -8,6 +8,7 @@ from grader.causes.rules.sighting import Sighting, line_of, query_range
 from grader.checks.correctness import ranges
 from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.observers.trace import DOT, OTHER, SCORES
+from grader.spec.cases import Case
 
 
 def is_uneven(counted: CountedPairs) -> bool:
@@ -148,3 +149,23 @@ def heads_never_taken(counted: CountedPairs) -> Sighting | None:
         number=int((~heads).sum()),
         again=more,
     )
+
+
+def kernel_of_missing(case: Case, counted: CountedPairs) -> tuple[int, ...]:
+    """Return lines of the kernel whose pairs are missing: sinks, or the window, are its alone."""
+    far, missing = before_the_window(case), counted.missing
+    for side in (far, ~far):
+        if not (missing & ~side).any():
+            alike = counted.taken & side
+            of_others = not alike.any()
+            return counted.kernel_lines(
+                counted.taken & ~side if of_others else alike, other=of_others
+            )
+    return ()
+
+
+def before_the_window(case: Case) -> np.ndarray:
+    """Return which pairs, (query, key), are of a key before the window of the query."""
+    query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
+    before: np.ndarray = query - key >= case.kwargs.get("window_size", case.seqlen_q)
+    return before

@@ -5,15 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from grader.causes.rules.left_out import (
+    before_the_window,
     first_odd_key,
     heads_never_taken,
     is_uneven,
+    kernel_of_missing,
     missing_heads,
     odd_start,
     skipped_rows,
     uneven,
 )
-from grader.causes.rules.sighting import Sighting, accesses, key_range, query_range
+from grader.causes.rules.sighting import (
+    Sighting,
+    accesses,
+    one_example,
+    one_row,
+    visible_to,
+)
 from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
 from grader.spec.cases import Case
@@ -84,7 +92,7 @@ def padding(case: Case, counted: CountedPairs) -> Sighting | None:
 
 def positions_in_the_tile(case: Case, counted: CountedPairs) -> Sighting | None:
     """A causal mask that compares positions inside the tiles, or a key with a query."""
-    if _before_the_window(case).any() or counted.due.all() or counted.twice.any():
+    if before_the_window(case).any() or counted.due.all() or counted.twice.any():
         return None
     if not counted.missing.any() and not counted.extra.any():
         return None
@@ -103,7 +111,7 @@ def positions_in_the_tile(case: Case, counted: CountedPairs) -> Sighting | None:
         shown = columns <= rows
         if any((guess & counted.visited == counted.taken).all() for guess in (shown, shown | full)):
             line = counted.mask_of(counted.extra | counted.missing)
-            return Sighting(id, line, located=True, variant=variant, example=_example(counted))
+            return Sighting(id, line, located=True, variant=variant, example=one_example(counted))
     return None
 
 
@@ -124,7 +132,7 @@ def by_tile_number(case: Case, counted: CountedPairs) -> Sighting | None:
                 what=what,
                 one=one,
                 size=size,
-                example=_example(counted),
+                example=one_example(counted),
             )
     return None
 
@@ -147,8 +155,8 @@ def inverted(case: Case, counted: CountedPairs) -> Sighting | None:
         "MASK-INVERTED",
         counted.mask_of(masked),
         located=True,
-        visible=_visible(counted),
-        example=_example(counted),
+        visible=visible_to(counted),
+        example=one_example(counted),
     )
 
 
@@ -166,7 +174,7 @@ def twice(case: Case, counted: CountedPairs) -> Sighting | None:
         of_heads = heads_never_taken(counted) or (uneven(counted) if is_uneven(counted) else None)
         if of_heads is not None:
             return of_heads
-    left = _before_the_window(case)
+    left = before_the_window(case)
     if counted.extra.any() and not (counted.twice & ~left).any():
         return None  # a window that is too large takes sinks a second time, and other keys once
     _, _, query, key = counted.example(counted.twice)
@@ -198,19 +206,12 @@ def twice(case: Case, counted: CountedPairs) -> Sighting | None:
         through=counted.kernel_lines(counted.twice),
         variant=variant,
         pair=pair,
-        row=_row(counted, counted.twice, "counted"),
+        row=one_row(counted, counted.twice, "counted"),
         loops=loops,
         number=f"{rows} {noun[rows != 1]}",
         query=query,
         key=key,
     )
-
-
-def _before_the_window(case: Case) -> np.ndarray:
-    """Return which pairs, (query, key), are of a key before the window of the query."""
-    query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
-    before: np.ndarray = query - key >= case.kwargs.get("window_size", case.seqlen_q)
-    return before
 
 
 def _out_of_reach(case: Case, counted: CountedPairs) -> np.ndarray:
@@ -256,7 +257,7 @@ def not_aligned(case: Case, counted: CountedPairs) -> Sighting | None:
         counted.loop_line,
         first=first,
         size=counted.tile[1],
-        row=_row(counted, extra, "counted"),
+        row=one_row(counted, extra, "counted"),
     )
 
 
@@ -272,7 +273,7 @@ def wrong_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
             id = "KEYS-BEFORE-THE-WINDOW"
         else:
             return None
-        row = _row(counted, extra, "counted")
+        row = one_row(counted, extra, "counted")
         masks = counted.masks[extra]
         if (masks == 2).all():
             return Sighting(
@@ -313,7 +314,7 @@ def _missing(case: Case, counted: CountedPairs) -> Sighting | None:
     heads = missing_heads(counted)
     if heads.any() and not heads.all():
         return heads_never_taken(counted)
-    row = _row(counted, missing, "never counted")
+    row = one_row(counted, missing, "never counted")
     keys = missing.any(axis=(0, 1, 2))
     beyond = np.arange(case.seqlen_k) >= case.seqlen_q
     if beyond.any() and (keys == beyond).all():
@@ -333,8 +334,8 @@ def _missing(case: Case, counted: CountedPairs) -> Sighting | None:
         return Sighting(
             "KEYS-NEVER-VISITED",
             counted.loop_line or counted.trace.count(Counter.IDLE_LOOP_LINE),
-            through=_kernel_of_missing(case, counted),
-            visible=_visible(counted),
+            through=kernel_of_missing(case, counted),
+            visible=visible_to(counted),
             row=row,
             loop="queries" if counted.over_queries else "tiles",
             tiles=odd_start(counted, missing),
@@ -354,29 +355,16 @@ def _missing(case: Case, counted: CountedPairs) -> Sighting | None:
             "VISIBLE-KEYS-MASKED",
             counted.mask_of(missing),
             located=True,
-            visible=_visible(counted),
+            visible=visible_to(counted),
             row=row,
             keys="keys and queries" if counted.over_queries else "keys",
         )
     return None
 
 
-def _kernel_of_missing(case: Case, counted: CountedPairs) -> tuple[int, ...]:
-    """Return lines of the kernel whose pairs are missing: sinks, or the window, are its alone."""
-    far, missing = _before_the_window(case), counted.missing
-    for side in (far, ~far):
-        if not (missing & ~side).any():
-            alike = counted.taken & side
-            of_others = not alike.any()
-            return counted.kernel_lines(
-                counted.taken & ~side if of_others else alike, other=of_others
-            )
-    return ()
-
-
 def _masked_for_another(case: Case, counted: CountedPairs) -> Sighting | None:
     """Pairs of sinks that one loop hides from itself, as it should, and that no other visits."""
-    far, missing = _before_the_window(case), counted.missing
+    far, missing = before_the_window(case), counted.missing
     number = int(np.bincount(counted.masked_at[missing], minlength=1).argmax())
     own = counted.masked_at == number
     if not number or (missing & ~far).any() or not (counted.taken & far).any():
@@ -386,30 +374,9 @@ def _masked_for_another(case: Case, counted: CountedPairs) -> Sighting | None:
     return Sighting(
         "KEYS-NEVER-VISITED",
         counted.line_of(counted.taken_at, counted.taken & far),
-        through=_kernel_of_missing(case, counted),
-        visible=_visible(counted),
-        row=_row(counted, missing, "never counted"),
+        through=kernel_of_missing(case, counted),
+        visible=visible_to(counted),
+        row=one_row(counted, missing, "never counted"),
         loop="queries" if counted.over_queries else "tiles",
         tiles="",
-    )
-
-
-def _visible(counted: CountedPairs) -> str:
-    """Say what goes wrong to the row of a result: keys for a query, or queries for a key."""
-    return "queries that see the key" if counted.over_queries else "visible keys"
-
-
-def _row(counted: CountedPairs, pairs: np.ndarray, verb: str) -> str:
-    """Tell of one row of the result: "query 3 of head 0 counted keys 4-7", or a key's queries."""
-    batch, head, query, key = counted.example(pairs)
-    if counted.over_queries:
-        queries = query_range(pairs[batch, head, :, key])
-        return f"key {key} {verb} {queries} of query head {head}"
-    return f"query {query} of head {head} {verb} {key_range(pairs[batch, head, query])}"
-
-
-def _example(counted: CountedPairs) -> str:
-    missed = counted.missing.any()
-    return _row(
-        counted, *((counted.missing, "never counted") if missed else (counted.extra, "counted"))
     )

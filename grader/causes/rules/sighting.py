@@ -10,6 +10,7 @@ import numpy as np
 
 from grader.causes.decide import Kind
 from grader.checks.correctness import ranges
+from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.observers.trace import ACCESS, OPERANDS, Trace
 from grader.source.feeding import Spot
 from grader.spec.causes import Text, entry_of
@@ -120,3 +121,24 @@ def key_range(keys: np.ndarray) -> str:
 
 def query_range(queries: np.ndarray) -> str:
     return ("query " if queries.sum() == 1 else "queries ") + ranges(queries)
+
+
+def visible_to(counted: CountedPairs) -> str:
+    """Say what goes wrong to the row of a result: keys for a query, or queries for a key."""
+    return "queries that see the key" if counted.over_queries else "visible keys"
+
+
+def one_row(counted: CountedPairs, pairs: np.ndarray, verb: str) -> str:
+    """Tell of one row of the result: "query 3 of head 0 counted keys 4-7", or a key's queries."""
+    batch, head, query, key = counted.example(pairs)
+    if counted.over_queries:
+        queries = query_range(pairs[batch, head, :, key])
+        return f"key {key} {verb} {queries} of query head {head}"
+    return f"query {query} of head {head} {verb} {key_range(pairs[batch, head, query])}"
+
+
+def one_example(counted: CountedPairs) -> str:
+    """Tell of one row that has lost pairs, or of one that counts others."""
+    if counted.missing.any():
+        return one_row(counted, counted.missing, "never counted")
+    return one_row(counted, counted.extra, "counted")

@@ -140,11 +140,9 @@ class Exact(DispatchMode):
         if not memory.is_floating_point():
             return None
         values = self.read(memory)
-        return (
-            self._of_host(values, memory.dtype, name, "")
-            if len(memory) == self._queries
-            else values
-        )
+        if len(memory) != self._queries:
+            return values
+        return self._of_host(values, memory.dtype, name, "")
 
     def read(self, memory: Tensor) -> Tensor:
         """Return what lies in memory, without gaps, as it was before it was rounded."""

@@ -12,7 +12,7 @@ import torch
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor, ends, ones, whole
 from grader.kernel.machine.notes import NOTHING
-from grader.kernel.machine.tensors import SHIFT, Memory, flat
+from grader.kernel.machine.tensors import SHIFT, Memory, extent
 from grader.kernel.machine.ttir import Type
 from grader.kernel.observers.knowledge import Note, Rows
 from grader.kernel.observers.operands import Operand, find_operand
@@ -53,7 +53,8 @@ class Places:
         self._memories = memories
         for memory in memories:
             start = memory.flat.data_ptr()
-            if start not in self.tensors or len(flat(self.tensors[start])) < len(memory.flat):
+            earlier = self.tensors.get(start)
+            if earlier is None or extent(earlier.shape, earlier.stride()) < len(memory.flat):
                 self.tensors[start] = memory.tensor
 
     def operand(self, start: int) -> Operand | None:

@@ -58,8 +58,8 @@ class Where:
 
     def loops_of(self, kernels: Collection[str]) -> set[int]:
         """Return the lines of the loops of some kernels, and of the functions that these call."""
-        tree, lines = ast.parse(self._source), {loop.start for loop in self._loops}
-        return {line for line in lines if is_reached(tree, set(kernels), line)}
+        lines = {loop.start for loop in self._loops}
+        return {line for line in lines if is_reached(_tree(self._source), set(kernels), line)}
 
     def _first(self, op: Operation, line: int) -> int:
         """Return the line where an expression begins that Triton places at its last operand."""
@@ -131,10 +131,15 @@ def _lines(node: Any) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
+@functools.lru_cache(2)
+def _tree(source: bytes) -> ast.Module:
+    return ast.parse(source)
+
+
 @functools.lru_cache(maxsize=1)
 def _read(source: bytes) -> tuple[Any, ...]:
     """Return lines of loops, of what computes over several, of calls that do, and first lines."""
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes = list(ast.walk(_tree(source)))
     loops = [_lines(n) for n in nodes if isinstance(n, (ast.For, ast.While))]
     computing = [_lines(n) for n in nodes if isinstance(n, (ast.Call, ast.BinOp, ast.Compare))]
     calls = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.kernel.machine.tensors import flat, place_in
+from grader.kernel.machine.tensors import extent, place_in
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.record import Record
 from grader.kernel.observers.trace import GRADIENTS, Counter
@@ -66,7 +66,11 @@ class Stores:
         Returns:
             Where another program of the launch had stored other numbers.
         """
-        found, record, size = self._elements.get(start), self._record, len(flat(tensor))
+        found, record, size = (
+            self._elements.get(start),
+            self._record,
+            extent(tensor.shape, tensor.stride()),
+        )
         if found is None or len(found.writer) != size:
             found = _Elements(np.zeros(size, np.int64), np.zeros(size, bits.dtype))
             self._elements[start] = found

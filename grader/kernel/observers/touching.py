@@ -10,7 +10,7 @@ import torch
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import whole
 from grader.kernel.machine.notes import NOTHING, together
-from grader.kernel.machine.tensors import flat
+from grader.kernel.machine.tensors import extent
 from grader.kernel.observers import trace
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.pairs import Pairs
@@ -118,7 +118,7 @@ class Touching:
             return
         size = tensor.element_size()
         ids = (touched.addresses - start) // size
-        active = touched.active & (ids >= 0) & (ids < len(flat(tensor)))
+        active = touched.active & (ids >= 0) & (ids < extent(tensor.shape, tensor.stride()))
         programs = touched.programs.repeat(active.reshape(len(active), -1).sum(1))
         over = np.zeros(len(programs), bool)
         if value.dtype.itemsize == size and tensor.is_floating_point():
@@ -237,7 +237,7 @@ class Reads:
         if lanes.size and tensor is not None and (floating or not made):
             start = tensor.data_ptr()
             offsets = (lanes - start) // tensor.element_size()
-            self._see((start, made), len(flat(tensor)), offsets)
+            self._see((start, made), extent(tensor.shape, tensor.stride()), offsets)
 
     def note_inputs(self, touched: Touched) -> np.ndarray:
         """Note reads of inputs, or between the rows of one; return which lanes read elsewhere.
