@@ -2,9 +2,9 @@
 
 The corpora hold mistakes that somebody had in mind, for which the judge has been made. Here one
 expression of one step of a model answer is changed at random: a comparison, an operator, a name for
-a near one, a constant, an axis, the order of two arguments, a statement left out. The table says
-for how many of those that fail a check the step and the line were told that were changed, and for
-how many the cause has a name; `--out` records all that was said, `--show` prints what is not right.
+a near one, a constant, an axis, the order of two arguments, a statement left out. Of the slips that
+fail a check, the table counts those whose step and line the judge names, and those whose cause has
+a name; `--out` records all that was said, `--show` prints what is not right.
 A slip takes some 18 CPU seconds.
 """
 

@@ -18,7 +18,7 @@ PARTS = {
     "golden": ("tests.golden", "diff"),  # 5 hours
     # the same verdicts under twenty seeds
     "seeds": ("tests.seeds",),  # 3 hours
-    # random slips in the model answers: are the step and the line told?
+    # random slips in the model answers: does the judge name the step and the line?
     "slips": ("tests.slips", "--seed", shares.SHARE),  # 40 minutes
     # what `make test` judges a share of, whole; the part `seeds` is what test_seeds.py draws from
     "corpora": ("pytest", "-q", *(name for name in shares.users() if "seeds" not in name)),
