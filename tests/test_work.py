@@ -261,6 +261,11 @@ def test_three_passes_earn_nothing():
     assert figures.multiply_adds.ratio == 2.0 and work_fraction(figures) == 0
 
 
+def test_products_that_are_no_dots_count_as_such():
+    figures = counted(unusual("p03-key_by_key"), short("p03"))
+    assert figures.multiply_adds.ratio == 1.0 and work_fraction(figures) == 1.0
+
+
 @pytest.mark.parametrize(
     "name",
     drawn([

@@ -88,12 +88,17 @@ class Products:
     def reduced(self, event: events.Computed) -> Any:
         """Return what is known of a reduction; a sum of elementwise products may be a dot."""
         note, axis = event.notes[0], event.op.number("axis")
+        combined, maker = event.op.regions[0][0].operations[0].name, event.makers[0]
+        if combined == _SUM and maker is not None and maker.name == "arith.mulf":
+            # Of a row and a tile, or two rows; that of two tiles is counted as the dot it is.
+            if len(event.types[0].shape) < 3:
+                added = event.types[0].numel * len(event.programs)
+                self._record.counters[Counter.MULTIPLY_ADDS] += added
         if note is NOTHING or not any(note.axes):
             return NOTHING
-        combined = event.op.regions[0][0].operations[0].name
         if note.is_of_pairs and note.axes[axis].of_queries:
             self._record.note_line(Counter.OVER_QUERIES_LINE)
-        dot = as_dot(*note.factors, axis) if note.factors and combined == "arith.addf" else ()
+        dot = as_dot(*note.factors, axis) if note.factors and combined == _SUM else ()
         if dot:
             if is_outer([array for _, array, _ in note.factors], event.operands[0]):
                 products = event.types[0].numel * len(event.programs)  # counted by then
