@@ -112,6 +112,7 @@ def _catalogue(
     naive = PEER if problem == "p01" else NAIVE
     name = f"naive {shape.dtype}"
     yield "naive_bf16", name, naive, lambda: _naive(problem, shape, shape.dtype)
+    yield "textbook", f"textbook {shape.dtype}", NAIVE, lambda: _textbook(problem, shape)
     if shape.dtype != "fp32":
         yield "naive_fp32", "naive fp32", NAIVE, lambda: _naive(problem, shape, "fp32")
     if shape.window_size is None:
@@ -225,6 +226,10 @@ def _naive(problem: str, shape: Shape, dtype: str) -> dict[str, Any]:
         "needs_bytes": needed,
         "tolerance_factor": NAIVE_FACTOR,
     }
+
+
+def _textbook(problem: str, shape: Shape) -> dict[str, Any]:
+    return _naive(problem, shape, shape.dtype) | peers.textbook(shape)
 
 
 def _matrix(function: Callable[..., torch.Tensor]) -> dict[str, Any]:

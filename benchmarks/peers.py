@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -28,6 +29,30 @@ def row_sum(compiled: bool) -> Callable[..., torch.Tensor]:
     if compiled:
         return torch.compile(weighted, dynamic=False)
     return lambda x, w: weighted(x.double(), w.double()).to(x.dtype)
+
+
+def textbook(shape: Shape) -> dict[str, Any]:
+    """softmax(q k^T) v as a textbook has it, all in the dtype of the inputs, without lse."""
+    if shape.sink_logits:
+        raise Unavailable("a textbook has no sink logits")
+    group = shape.num_q_heads // shape.num_kv_heads
+
+    @functools.cache  # as the baseline's
+    def hidden(device: torch.device) -> torch.Tensor:
+        positions = torch.arange(shape.seqlen, device=device)
+        seen = _mask(shape.window_size, shape.num_sink_tokens)
+        return ~seen(0, 0, positions[:, None], positions)
+
+    def call(t: Tensors) -> torch.Tensor:
+        q, k, v = (t[name] for name in ("q", "k", "v"))
+        if group > 1:
+            k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+        scores = q @ k.mT * shape.head_dim**-0.5
+        if shape.is_causal:
+            scores = scores.masked_fill(hidden(q.device), -math.inf)
+        return torch.softmax(scores, -1) @ v
+
+    return {"call": call}
 
 
 def sdpa(shape: Shape, backend: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 
 from benchmarks import shapes as sh
 from benchmarks.contenders import (
+    NAIVE,
     OURS,
     PEER,
     Contender,
@@ -24,7 +25,15 @@ from benchmarks.contenders import (
 )
 from benchmarks.inputs import CheckFailed, check, make_inputs, oracle
 from benchmarks.peers import Unavailable
-from benchmarks.timing import Clock, Entrant, ceilings, extra_bytes, interleave, spread
+from benchmarks.timing import (
+    Clock,
+    Entrant,
+    Traffic,
+    ceilings,
+    extra_bytes,
+    interleave,
+    spread,
+)
 
 _LEAVES = ("q", "k", "v", "sink_logits")
 # Of the GPU's memory, what naive attention may take.
@@ -159,6 +168,10 @@ def _one_pass(
             row["errors"] = runner.check(expected(contender))
             for number in range(1, len(runner.sets)):
                 runner(number)
+            if contender.role == NAIVE:
+                with Traffic() as traffic:
+                    runner(0)
+                row["moved_bytes"] = traffic.moved
             if clock.is_cuda:
                 row["extra_bytes"] = extra_bytes(lambda r=runner: r(0), lambda d: list(d.values()))
             entrants[contender.id] = Entrant(runner, len(runner.sets))

@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
+
+from grader.kernel.dispatch import DispatchMode
 
 _FLUSH_BYTES = 256 * 2**20
 # Assumed rate of the GPU's cycle counter, which only sets how long it is kept busy.
@@ -163,6 +166,19 @@ def extra_bytes(call: Callable[[], Any], outputs_of: Callable[[Any], list[torch.
     peak = torch.cuda.max_memory_allocated()
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in outputs_of(result)}
     return peak - before - sum(storage.nbytes() for storage in storages.values())
+
+
+class Traffic(DispatchMode):
+    """Adds up the bytes of the tensors that each of PyTorch's operations reads and writes."""
+
+    moved = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if not (func.is_view or func is torch.ops.aten._unsafe_view.default):
+            tensors = (t for t in tree_leaves((args, kwargs, made)) if isinstance(t, torch.Tensor))
+            self.moved += sum(t.nbytes for t in tensors)
+        return made
 
 
 def ceilings(clock: Clock, device: str) -> dict[str, float]:

@@ -15,6 +15,7 @@ RECORD = ROOT / "benchmarks" / "records" / "nvidia-h200-2026-11-21.json"
 GROWTH = RECORD.with_name("nvidia-h200-2026-11-21-growth.json")
 SWEEP = RECORD.with_name("nvidia-h200-2026-11-21-sweep.json")
 PEERS = RECORD.with_name("nvidia-h100-2026-11-27-peers.json")
+BASELINES = RECORD.with_name("nvidia-h100-2026-11-27-baselines.json")
 END = "<!-- end of table -->"
 
 
@@ -51,9 +52,27 @@ def table_of_peers(record: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def table_of_baselines(record: dict) -> str:
+    """Every shape and pass: the answer, and time, bytes per score and speed-up of each baseline."""
+    lines = ["| | shape | pass | answer | eager | textbook |", "|---|---|---|---|---|---|"]
+    for result in record["results"]:
+        shape, rows = result["shape"], {row["id"]: row for row in result["contenders"]}
+        scores = shape["batch"] * shape["num_q_heads"] * shape["seqlen"] ** 2
+        ours = rows["ours"]["median_ms"]
+        cells = [f"{result['problem']} | {shape['label']} | {result['pass']} | {ours:.3f}"]
+        for row in (rows["naive_bf16"], rows["textbook"]):
+            per_score, ms = round(row["moved_bytes"] / scores), row["median_ms"]
+            cells.append(f"{ms:.1f}, {per_score} B, {ms / ours:.1f}x")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES = ((RECORD, table), (PEERS, table_of_peers), (BASELINES, table_of_baselines))
+
+
 def notes_with_tables() -> str:
     text = NOTES.read_text(encoding="utf-8")
-    for path, make in ((RECORD, table), (PEERS, table_of_peers)):
+    for path, make in TABLES:
         begin = f"<!-- table of {path.relative_to(NOTES.parent)} -->\n"
         before, rest = text.split(begin)
         text = before + begin + make(json.loads(path.read_text())) + rest[rest.index(END) :]
@@ -64,7 +83,10 @@ def test_tables_are_made_from_the_records():
     assert NOTES.read_text(encoding="utf-8") == notes_with_tables()
 
 
-@pytest.mark.parametrize("path", (RECORD, GROWTH, SWEEP, PEERS), ids=lambda path: path.stem)
+RECORDS = (RECORD, GROWTH, SWEEP, PEERS, BASELINES)
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_every_contender_that_was_timed_was_right(path):
     for result in json.loads(path.read_text())["results"]:
         for contender in result["contenders"]:
@@ -72,6 +94,19 @@ def test_every_contender_that_was_timed_was_right(path):
                 errors = contender["errors"].values()
                 worst = max(e.get("worst", e.get("worst_absolute")) for e in errors)
                 assert worst < 0.01, (result["problem"], contender["id"], worst)
+
+
+def test_what_pages_say_of_both_baselines_is_in_the_record():
+    ratios: dict[str, list[float]] = {"moved_bytes": [], "median_ms": []}
+    for result in json.loads(BASELINES.read_text())["results"]:
+        rows = {row["id"]: row for row in result["contenders"]}
+        for name, found in ratios.items():
+            found.append(rows["naive_bf16"][name] / rows["textbook"][name])
+    moved, taken = (f"{min(found):.1f} to {max(found):.1f}" for found in ratios.values())
+    for page in (NOTES, ROOT / "README.md"):
+        text = " ".join(page.read_text("utf-8").split())
+        said = f"moves {moved} times the bytes of the textbook's and takes {taken} times as long"
+        assert said in text, page.name
 
 
 def test_sweep_has_no_point_below_its_least():

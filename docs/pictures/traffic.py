@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.utils._pytree import tree_leaves
 
-from grader.kernel.dispatch import DispatchMode
+from benchmarks.timing import Traffic
 from reference import naive
 
 from . import hardware
@@ -65,23 +64,10 @@ def naive_bytes(seqlen: int) -> int:
     return products + 3 * 2 * scores  # scale, mask, softmax
 
 
-class _Traffic(DispatchMode):
-    """Adds up the bytes of the tensors that each operation reads and writes."""
-
-    moved = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        if not (func.is_view or func is torch.ops.aten._unsafe_view.default):
-            tensors = (t for t in tree_leaves((args, kwargs, made)) if isinstance(t, torch.Tensor))
-            self.moved += sum(t.nbytes for t in tensors)
-        return made
-
-
 def baseline_bytes(seqlen: int, head_dim: int) -> int:
     """Bytes of p03's baseline per head, in bf16: those of every operation of reference.naive."""
     tensors = torch.empty(3, 1, 1, seqlen, head_dim, dtype=torch.bfloat16, device="meta")
-    with _Traffic() as traffic:
+    with Traffic() as traffic:
         naive.noncausal_attention(*tensors)
     return traffic.moved
 

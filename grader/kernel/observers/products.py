@@ -89,11 +89,11 @@ class Products:
         """Return what is known of a reduction; a sum of elementwise products may be a dot."""
         note, axis = event.notes[0], event.op.number("axis")
         combined, maker = event.op.regions[0][0].operations[0].name, event.makers[0]
-        if combined == _SUM and maker is not None and maker.name == "arith.mulf":
+        multiplied = maker is not None and maker.name == "arith.mulf"
+        if combined == _SUM and multiplied and len(event.types[0].shape) < 3:
             # Of a row and a tile, or two rows; that of two tiles is counted as the dot it is.
-            if len(event.types[0].shape) < 3:
-                added = event.types[0].numel * len(event.programs)
-                self._record.counters[Counter.MULTIPLY_ADDS] += added
+            products = event.types[0].numel * len(event.programs)
+            self._record.counters[Counter.MULTIPLY_ADDS] += products
         if note is NOTHING or not any(note.axes):
             return NOTHING
         if note.is_of_pairs and note.axes[axis].of_queries:
