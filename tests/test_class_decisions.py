@@ -2,6 +2,7 @@
 
 import pytest
 
+from classroom.folder import DATABASE
 from classroom.records import CourseError, Decision
 from classroom.store import Store
 from grader.commands.submit import command as submit
@@ -47,6 +48,28 @@ def test_submit_packs_a_request_and_its_receipt_is_the_same(grader, tmp_path, mo
     (tmp_path / "problems" / "regrade.md").write_text("look at p02 please\n")
     code, out, err = grader("submit", "--submission", "problems")
     assert (code, out) == (2, "") and "regrade.md has no request: expected a heading" in err
+
+
+def parts_of(path):
+    """The files of each student, by problem."""
+    with Store(path) as store:
+        return {who: hand_in.files for who, hand_in in store.hand_ins().items()}
+
+
+def test_a_request_alone_is_a_submission_that_changes_no_answer(course, tmp_path):
+    assert collected(course, tmp_path)[0] == 0
+    again = write(tmp_path / "again", {"ada.zip": packed({"regrade.md": "# p02\nand line 41?\n"})})
+    path = course / DATABASE
+    before = parts_of(path)
+    assert set(before) == {"ada", "bob"} and all(before.values())
+    code, out = run(course, "collect", str(again))
+    assert code == 0, out
+    assert "asks: and line 41?" in run(course, "requests", "--all")[1]
+    assert parts_of(path) == before
+    for text in ("please look\n", "# p44\nx\n"):  # no request: still a submission without an answer
+        bad = write(tmp_path / "bad", {"bob.zip": packed({"regrade.md": text})})
+        out = run(course, "collect", str(bad))[1]
+        assert "got no answer" in out, out
 
 
 def collected(course, tmp_path, text="# p02\nline 40 is right\n"):
