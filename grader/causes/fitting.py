@@ -43,7 +43,7 @@ class Fit(enum.IntEnum):
     CONTRADICTED = 0  # it would have changed what is not changed so
     SILENT = 1  # it makes no difference on this case
     INFINITE = 2  # all that it changes becomes infinite, as many mistakes have it
-    PARTLY = 3  # most of what it changes is as it has it, the rest is right
+    PARTLY = 3  # most of what it changes is as it has it, the rest is right; or it changes little
     WHOLE = 4  # all is as the mistake has it
     EXACTLY = 5  # the same, to fp32 rounding
 
@@ -54,6 +54,7 @@ class _Comparison(NamedTuple):
     consistent: bool  # every element is right, as the mistake has it, or left open by it
     changed: int  # elements that the mistake makes plainly wrong
     followed: int  # of these, how many are as it has them
+    explains: bool  # whether all that is wrong is next to what it has there
     is_infinite: bool  # whether it makes elements infinite, which count for neither
 
 
@@ -111,9 +112,14 @@ def _fit(wrong: dict[str, torch.Tensor], result: Result) -> Fit:
     share = _share_explained(wrong, result, result.expected)
     if share is None:
         names = result.expected.truth.keys() & wrong
-        compared = [result.compared(n, wrong[n], result.expected) for n in names]
-        infinite = any(c.is_infinite for c in compared) and all(c.consistent for c in compared)
-        return Fit.INFINITE if infinite else Fit.SILENT
+        compared = {n: result.compared(n, wrong[n], result.expected) for n in names}
+        if not all(c.consistent for c in compared.values()):
+            return Fit.SILENT
+        if any(c.is_infinite for c in compared.values()):
+            return Fit.INFINITE
+        bad = [name for name, right in result.right.items() if not right.all()]
+        explains = bool(bad) and all(n in compared and compared[n].explains for n in bad)
+        return Fit.PARTLY if explains else Fit.SILENT
     if share == 1.0:
         return Fit.EXACTLY if result.expected.precision == "fp32" else Fit.WHOLE
     return Fit.PARTLY if share >= _MOST else Fit.CONTRADICTED
@@ -157,10 +163,10 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     much_closer |= off <= torch.maximum(rounding, _MUCH_CLOSER * _blown_up(mistaken, truth))
     # Zero is no number near by: what is not stored is zero, or next to it.
     follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got == 0.0))
+    next_to = off <= _NEXT_TO_FEW * torch.minimum((mistaken - truth).abs(), mistaken.abs())
     # By chance one of them is near, where the tolerance is wide; sums of 16 bits are no nearer.
     if got.numel() <= _FEW and close.precision in ("fp32", "tf32"):
-        size = torch.minimum((mistaken - truth).abs(), mistaken.abs())
-        follows &= much_closer | (off <= _NEXT_TO_FEW * size)
+        follows &= much_closer | next_to
     infinite = mistaken.isinf()
     if infinite.any():
         # So far down is what stands for -inf.
@@ -173,7 +179,8 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     consistent = consistent and not _plainly_right(got, truth, mistaken, moved)
     consistent = consistent and not _stops_short(got, truth, mistaken, apart & follows)
     changed, followed = int(apart.sum()), int((apart & follows).sum())
-    return _Comparison(consistent, changed, followed, bool(infinite.any()))
+    explains = bool((result.right[name] | next_to).all())
+    return _Comparison(consistent, changed, followed, explains, bool(infinite.any()))
 
 
 def _plainly_right(
