@@ -68,7 +68,7 @@ STREAMS = {
 }
 
 
-@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("stream", drawn(STREAMS, 2))
 def test_a_standard_output_that_is_gone_loses_neither_record_nor_exit_code(
     answers, tmp_path, stream
 ):
@@ -91,7 +91,7 @@ def test_a_reader_that_went_away_is_no_fault(answers, tmp_path):
     assert "BrokenPipe" not in err and "Exception ignored" not in err
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16", "utf-8"])
+@pytest.mark.parametrize("encoding", drawn(["ascii", "latin-1", "utf-16", "utf-8"], 2))
 def test_letters_that_the_output_has_not_become_question_marks(answers, tmp_path, encoding):
     path = tmp_path / "record.json"
     env = HERE | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
