@@ -31,8 +31,9 @@ def pytest_collection_finish():
 
 # They take 5 to 40 seconds of a core each.
 _LONGEST = (
-    *("test_ten_steps_add_a_problem", "test_class_killed.py", "test_hostile.py", "test_measure.py"),
-    *("test_class_page.py", "test_answers.py", "test_watch.py", "test_release.py", "test_set.py"),
+    *("test_ten_steps_add_a_problem", "test_class_killed.py", "test_watch.py", "test_hostile.py"),
+    *("test_measure.py", "test_package.py", "test_hint.py", "test_release.py", "test_answers.py"),
+    *("test_class_stopped.py", "test_class_page.py", "test_official.py", "test_set.py"),
 )
 
 

@@ -1,7 +1,7 @@
 """The model answers, judged in this process: full marks in every check.
 
-Of the cases of a check one half per version; `pytest problems/pNN --submission solutions` and the
-sweep judge all.
+Of the cases of a check a quarter per version, one at the least; `pytest problems/pNN --submission
+solutions` and `make sweep` judge all.
 """
 
 import pytest
@@ -17,7 +17,7 @@ _quick = forked.quick
 @pytest.mark.parametrize("problem_id", problem_ids())
 def test_every_answer_earns_full_marks(problem_id):
     problem = load_problem(problem_id)
-    checks = [c.model_copy(update={"cases": tuple(drawn(c.cases, 2))}) for c in problem.checks]
+    checks = [c.model_copy(update={"cases": tuple(drawn(c.cases, 4))}) for c in problem.checks]
     problem = problem.model_copy(update={"checks": tuple(checks)})
     judged = judge(model_answer(problem_id), problem)
     wrong = {place: finding.message for place, finding in judged.wrong.items()}

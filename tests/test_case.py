@@ -34,7 +34,6 @@ from tests.shares import drawn, of_all
 
 CASES = {case.id: case for id in problem_ids() for case in cases_of(id)}
 SLOW = [case for case in CASES.values() if not case.fails]
-FAST = [case for case in CASES.values() if case.fails]
 
 _quick = forked.quick
 
@@ -61,22 +60,16 @@ def test_a_case_offers_causes_that_can_occur_and_has_one_bug(case):
     assert len(feeding) <= lines / 10 and not wrong & feeding
 
 
-# Of a small corpus: one of all problems per version, and one of the slow ones; `make sweep` judges
-# all of them.
-@pytest.mark.parametrize("case", drawn(FAST, 27, of_all), ids=lambda case: case.id)
+# One of them per version; `make sweep` judges all. A slow one is right.
+@pytest.mark.parametrize("case", drawn(CASES.values(), 30, of_all), ids=lambda case: case.id)
 def test_the_judge_finds_the_bug_and_nothing_else(case):
     judged = judge(case.text(), case.problem, seed=SEED)
     failed = [check.id for check in judged.checks if check.verdict is not Verdict.PASS]
     counted = [id for id in failed if judged.of(id).verdict is not Verdict.SKIPPED]
-    assert sorted(counted) == sorted(case.fails)
-    assert judged.of(case.fails[0]).diagnosis.id.partition("-")[2] == case.cause
+    assert sorted(counted) == sorted(case.fails) and bool(failed) == bool(case.fails)
+    for check in case.fails[:1]:
+        assert judged.of(check).diagnosis.id.partition("-")[2] == case.cause
     assert judged.named.isdisjoint(case.others)
-
-
-@pytest.mark.parametrize("case", drawn(SLOW, 9, of_all), ids=lambda case: case.id)
-def test_a_slow_case_is_right(case):
-    judged = judge(case.text(), case.problem, seed=SEED)
-    assert all(check.verdict is Verdict.PASS for check in judged.checks)
 
 
 @pytest.mark.parametrize(("id", "spills"), drawn([("p05-4", True), ("p05", False)], 2))
@@ -207,9 +200,9 @@ def test_a_line_that_feeds_the_bug_is_right(case):
     [("", 0, "Stopped. Go on: make case"), ("q\n", 0, "Stopped."), ("^C", 130, "Interrupted.")],
 )
 def test_what_is_not_answered_comes_again(case, lines, code, said):
-    found, out, _ = case(lines)
+    found, out, _ = case(lines, "--only", "p01")
     assert found == code and said in out and "Case p01-1" in out
-    assert "Case p01-1" in case("q\n")[1]
+    assert "Case p01-1" in case("q\n", "--only", "p01")[1]
 
 
 def test_an_answer_of_a_problem_that_is_not_finished_is_shown_on_request_alone(case):

@@ -164,7 +164,7 @@ def test_an_engine_is_not_waited_for_without_a_limit(store, monkeypatch):
 
 
 FULL = """
-import resource, sys
+import os, resource, sys
 from pathlib import Path
 from grader.commands import cli
 from classroom import grade_class
@@ -174,42 +174,44 @@ grade_class.check_set = lambda problems: None
 grade_class.grading.look = lambda settings: CPU
 grade_class.grading.grade = fake_grade
 grade_class.make_engine = lambda options: FakeEngine()
-course, source = sys.argv[1:]
+source, empty, course = map(Path, sys.argv[1:])
 who = ["--author", "t", "--reason", "r", "--student", "ada"]
 commands = [
-    ["collect", source], ["grade", source, "--only", "p02"], ["publish", "--author", "t"],
+    ["collect", str(source)], ["grade", str(source), "--only", "p02"], ["publish", "--author", "t"],
     ["override", *who, "--problem", "p02", "--points", "1"], ["extend", *who, "--days", "1"],
     ["comment", *who, "--problem", "p02"], ["report"], ["forget", "--student", "ada", "--yes"],
 ]
-if Path(course).exists():  # nothing can grow: what comes closest to a full disk without being root
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-else:
-    commands = commands[:3]
-for command in commands:
-    name, *rest = command
-    print(name, cli.main(["class", name, "--course", course, *rest]), flush=True)
-"""
+def run(commands, course):
+    for name, *rest in commands:
+        print(course.name, name, cli.main(["class", name, "--course", str(course), *rest]))
+
+run(commands[:3], course)
+(source / "ada" / "p02" / "FILE").write_text("6")
+# Nothing can grow any more: what comes closest to a full disk without being root.
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+print("full", file=sys.stderr)
+run(commands, empty)
+print("full", file=sys.stderr)
+run(commands, course)
+""".replace("FILE", FILE)
 
 
 def test_a_full_disk_is_one_sentence_in_every_command_that_writes(tmp_path):
     path = tmp_path / "class" / "ada" / "p02" / FILE
     path.parent.mkdir(parents=True)
     path.write_text("7")
-    for course in (tmp_path / "empty", tmp_path / "course"):
-        command = [sys.executable, "-c", FULL, str(course), str(tmp_path / "class")]
-        if course.name == "empty":
-            course.mkdir()
-        else:
-            subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-            path.write_text("6")
-        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-        codes = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
-        lines = done.stderr.splitlines()
+    (tmp_path / "empty").mkdir()
+    folders = [tmp_path / name for name in ("class", "empty", "course")]
+    command = [sys.executable, "-c", FULL, *map(str, folders)]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    for said in done.stderr.split("full\n")[1:]:
+        lines = said.splitlines()
         assert len(lines) == 8 and all(line.startswith("grader: ") for line in lines), done.stderr
-        if course.name == "course":
-            assert set(codes.values()) == {"4"} and len(codes) == 8, done.stdout
-        else:
-            assert codes["collect"] == codes["grade"] == "4"
+    told = [line.split() for line in done.stdout.splitlines() if len(line.split()) == 3]
+    codes = [(name, command, code) for name, command, code in told if code.isdigit()]
+    assert codes[:3] == [("course", name, "0") for name in ("collect", "grade", "publish")]
+    assert codes[3:5] == [("empty", name, "4") for name in ("collect", "grade")]
+    assert [code for name, _, code in codes[5:] if name == "course"] == ["4"] * 8, done.stdout
     with Store(tmp_path / "course" / DATABASE) as store:
         assert store.last_publication().grades[0].points == 7.0
 

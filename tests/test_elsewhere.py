@@ -3,14 +3,11 @@
 The text is not looked at here: most of these the source policy refuses before they run.
 """
 
-import subprocess
-import sys
-
 import pytest
 
 from grader.source.submission import examine
 from grader.spec.grade_record import Verdict
-from grader.spec.problem import ROOT, load_problem
+from grader.spec.problem import PROBLEMS, ROOT, load_problem
 from tests import forked
 from tests.harness import Judged, judge, model_answer
 from tests.records import write_answers
@@ -60,7 +57,7 @@ EVASIONS = {
 }
 
 
-@pytest.mark.parametrize("name", EVASIONS)
+@pytest.mark.parametrize("name", drawn(EVASIONS, 2))
 def test_a_submission_that_computes_elsewhere_is_rejected(name):
     problem_id, body, told = EVASIONS[name]
     judged = judged_decoy(problem_id, body)
@@ -172,12 +169,12 @@ def test_a_right_answer_may_look_at_its_results(look):
     assert judged_decoy("p04", f"{look}\n    return returned", checks=checks).wrong == {}
 
 
-def test_pytest_refuses_it(tmp_path):  # `grade`, with and without a policy: tests/hostile
+def test_pytest_refuses_it(tmp_path, capfd):  # `grade`, with and without a policy: tests/hostile
     problem_id, body, told = EVASIONS["a flag set by a kernel"]
     source = decoy(problem_id, body)
     assert examine(load_problem(problem_id), source.encode()).violations == ()
     write_answers(tmp_path, {problem_id: source})
     options = ["--submission", tmp_path, "-k", "one_program", "--device=cpu"]
-    command = [sys.executable, "-m", "pytest", "problems/p02", *options]
-    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert pytest.main([*map(str, options), f"--rootdir={ROOT}", str(PROBLEMS / "p02")]) == 1
+    text = capfd.readouterr().out
     assert "REJECTED" in text and f"PyTorch computes here: {told}" in text

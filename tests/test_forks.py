@@ -107,12 +107,35 @@ def test_what_a_worker_started_ends_with_it(server):
     assert len(started) == 1 and all(map(ends, started))
 
 
+IMPORTED = b"""
+import sys
+ours = ("pytest", "grader.judge", "grader.causes", "reference")
+known = {m for m in sys.modules if m.startswith(ours) and "._" not in m}
+print(*sorted(known | {"sympy", "triton.experimental.gluon"} & sys.modules.keys()))
+
+def answer():
+    pass
+"""
+
+
+def imported():
+    """What a worker for plans finds imported, which the first launch and gradient import else."""
+    with Sandbox(IMPORTED, "answer.py", "answer", device="cpu", role="plan") as worker:
+        assert worker.ready().status is Status.OK
+        assert isinstance(worker._process, forks.Forked)
+        return worker.output()
+
+
+def test_of_what_tests_of_the_judge_import_no_worker_finds_any():
+    with forked_workers():
+        assert imported() == "sympy triton.experimental.gluon"
+
+
 @pytest.mark.parametrize("harm", drawn([signal.SIGKILL, signal.SIGSTOP], 2))
 def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
     monkeypatch.setattr(forks, "_ANSWER_S", 0.5)
     with own_server():
-        with sandbox() as worker:
-            assert isinstance(worker._process, forks.Forked)
+        assert imported() == "triton.experimental.gluon"
         os.kill(forks._server._process.pid, harm)
         start = time.monotonic()
         assert forks.start(ROOT, server_environment(), 0) is None
@@ -127,31 +150,6 @@ def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
 def test_a_worker_that_needs_more_threads_or_asks_for_it_is_fresh(server, options):
     with sandbox(**options) as worker:
         assert not isinstance(worker._process, forks.Forked)
-
-
-IMPORTED = b"""
-import sys
-ours = ("pytest", "grader.judge", "grader.causes", "reference")
-known = {m for m in sys.modules if m.startswith(ours) and "._" not in m}
-print(*sorted(known | {"sympy", "triton.experimental.gluon"} & sys.modules.keys()))
-
-def answer():
-    pass
-"""
-
-
-@pytest.mark.parametrize(
-    ("opens", "found"),
-    [
-        (own_server, "triton.experimental.gluon"),
-        # And what tests of the judge import, which no worker finds.
-        (forked_workers, "sympy triton.experimental.gluon"),
-    ],
-)
-def test_what_the_first_launch_and_gradient_import_is_imported_once(opens, found):
-    with opens(), Sandbox(IMPORTED, "answer.py", "answer", device="cpu", role="plan") as worker:
-        assert worker.ready().status is Status.OK
-        assert isinstance(worker._process, forks.Forked) and worker.output() == found
 
 
 def test_only_a_child_of_the_judge_can_be_adopted():

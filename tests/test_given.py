@@ -14,7 +14,7 @@ from grader.spec.grade_record import Verdict
 from grader.spec.problem import GIVEN, load_problem, problem_ids
 from tests import forked
 from tests.harness import judge, model_answer, whole_answer
-from tests.records import write_answers
+from tests.records import in_this_process, write_answers
 
 offer_given()
 from given.arguments import check_attention, default_scale, positive_scale  # noqa: E402
@@ -136,7 +136,8 @@ def test_given_in_a_submission_is_not_used_and_the_report_says_so(tmp_path, capf
     assert "\nfrom given." in model_answer("p02")
     write_answers(tmp_path, {"p02": model_answer("p02")})
     options = ["--submission", tmp_path, "--only", "p02", "--device", "cpu", "--quick", "-x"]
-    assert cli.main(["grade", *map(str, options)]) == 0
+    with in_this_process():
+        assert cli.main(["grade", *map(str, options)]) == 0
     out = capfd.readouterr().out
     assert "given/ in the submission is not used: the judge has its own copy" in out
     assert "p02 Weighted row sum           pass" in out

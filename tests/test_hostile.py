@@ -1,7 +1,7 @@
 """Hostile submissions gain nothing, cost their neighbours nothing and leave nothing behind.
 
-Each run grades several side by side with an honest answer. Half of the runs of a share of each
-kind; `make sweep PARTS=hostile` grades all.
+Each run grades several side by side with an honest answer. One run of a share of each kind per
+version; `make sweep PARTS=hostile` grades all.
 """
 
 import pytest
@@ -17,7 +17,7 @@ from tests.shares import drawn, of_all
 QUICK = [
     entry for entry in CATALOGUE if not entry.slow and (torch.cuda.is_available() or not entry.gpu)
 ]
-RUNS = drawn(packed(drawn(QUICK, 40, kind)), 2, of_all)
+RUNS = drawn(packed(drawn(QUICK, 40, kind)), 4, of_all)
 
 
 @pytest.mark.parametrize("number", range(len(RUNS)))

@@ -183,7 +183,7 @@ SLIPS = {
 }
 
 
-@pytest.mark.parametrize("name", drawn(SLIPS, 6))
+@pytest.mark.parametrize("name", drawn(SLIPS, 10))
 def test_a_slip_has_one_name_its_step_and_its_line(name: str) -> None:
     (problem, *checks), edit, (id, step, begins) = SLIPS[name]
     text = edited(model_answer(problem), edit)

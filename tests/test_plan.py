@@ -25,6 +25,7 @@ from grader.spec.problem import load_problem
 from grader.spec.protocol import Reply, Status
 from tests import forked
 from tests.harness import judge
+from tests.shares import drawn
 
 P02 = load_problem("p02")
 _quick = forked.quick
@@ -123,9 +124,9 @@ def answer(body: str) -> str:
     return KERNEL + textwrap.indent(textwrap.dedent(body).strip(), "    ") + "\n    return y\n"
 
 
-@pytest.mark.parametrize("body", ASKS.values(), ids=ASKS)
-def test_host_code_that_asks_for_values_is_answered(body: str) -> None:
-    judged = judge(answer(body), P02, checks={"plain", "ragged_rows", "half"})
+@pytest.mark.parametrize("name", drawn(ASKS, 2))
+def test_host_code_that_asks_for_values_is_answered(name: str) -> None:
+    judged = judge(answer(ASKS[name]), P02, checks={"plain", "ragged_rows", "half"})
     assert [f.message.headline for f in judged.wrong.values()] == []
 
 

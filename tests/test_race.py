@@ -24,6 +24,7 @@ from tests.forked import forked_workers
 from tests.harness import model_answer
 from tests.records import write_answers
 from tests.shares import drawn
+from tests.test_measure import hurried
 
 CHIP = Chip(multiprocessors=132, clock_mhz=1980, memory_clock_mhz=3201, memory_bus_bits=6016)
 GPU = H200.model_copy(update={"capability": (9, 0), "chip": CHIP, "device_uuid": "a-test"})
@@ -43,6 +44,7 @@ def raced(monkeypatch, source):
     problem = load_problem("p01").model_copy(update={"benchmarks": (short,)})
     monkeypatch.setattr(racing, "load_problem", lambda id: problem)
     monkeypatch.setattr(racing, "ROUNDS", 2)
+    hurried(monkeypatch.setattr)
     events = []
     with forked_workers():
         file = SourceFile.of("p01", source.encode())

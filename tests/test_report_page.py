@@ -112,7 +112,7 @@ def twice():
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("name", drawn(NAMES, 5))
+@pytest.mark.parametrize("name", drawn(NAMES, 8))
 def test_nothing_runs_over_overlaps_or_is_loaded(chromium, page, name, width):
     chromium.show(page(name), width=width, dark=width == 390)
     for unfolded in (False, True):

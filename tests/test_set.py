@@ -11,7 +11,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,8 +22,9 @@ from grader.source.steps import step_regions
 from grader.source.submission import read_source
 from grader.spec.causes import entries
 from grader.spec.grade_record import COMPONENTS, Verdict
-from grader.spec.problem import PROBLEMS, ROOT, load_problem, problem_ids
-from tests.harness import model_answer
+from grader.spec.problem import ROOT, load_problem, problem_ids
+from tests.forked import forked_workers
+from tests.harness import judge, model_answer
 
 ANSWERS = ROOT / "solutions"
 SEEN = ("kernels", "pairs", "results")
@@ -306,63 +306,24 @@ def test_answer_is_found_complete_by_its_text(problem):
     assert (source.verdict, source.next_step) == (None, None), source.message
 
 
-CALL_STUBS = """
-import importlib.util, json, sys, torch
-
-out = {}
-for id, path, entry, sizes, kwargs in json.loads(sys.argv[1]):
-    spec = importlib.util.spec_from_file_location(id, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    inputs = [torch.ones(size) for size in sizes]
-    try:
-        out[id] = "returned " + repr(getattr(module, entry)(*inputs, **kwargs))[:100]
-    except NotImplementedError as error:
-        out[id] = str(error)
-    except Exception as error:
-        out[id] = repr(error)
-print(json.dumps(out))
-"""
-
-
-def environment():
-    return os.environ | {
-        "TRITON_INTERPRET": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": f"{ROOT}:{PROBLEMS}",
-    }
-
-
-def test_stubs_import_and_raise_when_called(stubs):
-    sizes = {"x": (4, 8), "w": (8,), "lse": (1, 2, 8)}
-    calls = []
-    for problem in map(load_problem, IDS):
-        first = problem.of(problem.checks[0])  # a bridge is the first step
-        inputs = [sizes.get(name, (1, 2, 8, 16)) for name in first.inputs]
-        options = {"window_size": 4} if "window_size" in first.signature else {}
-        path = str(stubs / problem.id / problem.file)
-        calls.append((problem.id, path, first.entry, inputs, options))
-    done = subprocess.run(
-        [sys.executable, "-c", CALL_STUBS, json.dumps(calls)],
-        env=environment(), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    for id, said in json.loads(done.stdout.splitlines()[-1]).items():
-        assert f"{id} step 1: " in said, said
+@each_problem
+def test_stubs_import_and_raise_when_called(problem):
+    text, first = stub_text(problem), problem.checks[0].id  # a bridge is the first step
+    with forked_workers():
+        found = judge(text, problem, checks={first}, enough=lambda found: True).of(first)
+    assert found.verdict is Verdict.NOT_IMPLEMENTED
+    assert f'"{problem.id} step 1: ' in "".join(text.split("\n")[found.message.line - 1 :][:2])
 
 
 def test_no_check_passes_with_the_stubs(stubs, tmp_path):
     report = tmp_path / "report.json"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "cpu"),
-            *("-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "--submission", stubs),
-            *("--json-report", f"--json-report-file={report}", "--tb=no", "-r", "N"),
-            *(p.folder / f"test_{p.id}.py" for p in map(load_problem, IDS)),
-        ],
-        env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert report.exists(), done.stdout[-2000:]
+    options = [
+        *("-q", "-p", "no:cacheprovider", "--device", "cpu", "--submission", stubs),
+        *("-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "--tb=no", "-r", "N"),
+        *("--json-report", f"--json-report-file={report}"),
+        *(p.folder / f"test_{p.id}.py" for p in map(load_problem, IDS)),
+    ]
+    assert pytest.main([*map(str, options)]) == 1  # in this process, which has imported torch
     verdicts = collections.defaultdict(collections.Counter)
     for test in json.loads(report.read_text())["tests"]:
         assert test["outcome"] != "passed", test["nodeid"]

@@ -41,7 +41,7 @@ def smallest_of(problem, checks):
     return min(checks, key=lambda name: len(problem.check(name).cases) if name != WORK else 9)
 
 
-@pytest.mark.parametrize("step", drawn(STEPS, 8, of_all), ids=lambda s: s.id)
+@pytest.mark.parametrize("step", drawn(STEPS, 12, of_all), ids=lambda s: s.id)
 def test_each_step_turns_green_what_problem_toml_says(step):
     problem = load_problem(step.problem)
     names = {smallest_of(problem, step.checks), *({WORK} & set(step.checks))}
@@ -64,7 +64,7 @@ NO_NUMBERS = (
 
 
 @pytest.mark.parametrize(
-    ("problem_id", "step", "check", "old", "new", "said"), drawn(NO_NUMBERS, 2)
+    ("problem_id", "step", "check", "old", "new", "said"), drawn(NO_NUMBERS, 5)
 )
 def test_a_check_of_no_numbers_says_what_is_wrong(problem_id, step, check, old, new, said):
     problem = load_problem(problem_id)

@@ -323,6 +323,7 @@ def test_the_first_failure_ends_the_run_when_that_is_asked(run):
     found, pytests, _ = run(Script(lines, Ending(exit_code=1)), exit_first=True)
     assert list(found) == PLACES[:3]
     assert "-x" in pytests.arguments[0]
+    assert pytests.testrun.findings.missing == "not run: stopped at the first failure"
 
 
 def test_a_crash_is_a_first_failure_too(run):

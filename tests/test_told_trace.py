@@ -116,7 +116,7 @@ UNTOLD = {
 }
 
 
-@pytest.mark.parametrize("reason", UNTOLD)
+@pytest.mark.parametrize("reason", drawn(UNTOLD, 2))
 def test_what_cannot_be_told_has_a_reason(reason):
     source, edit = UNTOLD[reason]
     found = messages("p03", edited(source(), edit), "plain")
@@ -126,7 +126,7 @@ def test_what_cannot_be_told_has_a_reason(reason):
     assert state(told).startswith(begins + reason)
 
 
-@pytest.mark.parametrize("problem_id", ["p03", "p06"])
+@pytest.mark.parametrize("problem_id", drawn(["p03", "p06"], 2))
 def test_right_answers_have_none(problem_id):
     assert messages(problem_id, model_answer(problem_id), "plain") == {}
 
@@ -220,7 +220,7 @@ def test_one_name_parts_and_two_part():
     assert told.parting.text.endswith("; running_sum diverges with it")
 
 
-@pytest.mark.parametrize("problem_id", ["p02", "p04", "p08"])
+@pytest.mark.parametrize("problem_id", ["p04", *drawn(["p02", "p08"], 2)])
 def test_the_call_that_counts_work_is_followed_and_no_other_is_made(problem_id, calls):
     figures = count_work(whole_answer(problem_id), load_problem(problem_id)).figures
     assert [call.followed for call in calls] == [problem_id == "p04"]

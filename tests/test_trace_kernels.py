@@ -50,7 +50,7 @@ def of_roles(record):
         ("p05", "groups:1"),
         ("p06", "unaligned_window:10"),
         ("p07", "sinks:1"),
-    ], 2),
+    ], 3),
 )  # fmt: skip
 def test_a_right_kernel_agrees_after_each_tile(problem, case):
     record = trace(problem, model_answer(problem), case)
@@ -75,7 +75,7 @@ UNUSUAL = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "name"), drawn(UNUSUAL, 3))
+@pytest.mark.parametrize(("problem", "name"), drawn(UNUSUAL, 5))
 def test_a_right_kernel_that_is_written_otherwise_agrees(problem, name):
     case = {"p06": "window:2", "p07": "sinks:1"}.get(problem, "plain:1")
     record = trace(problem, unusual(problem, name), case)
@@ -99,12 +99,12 @@ def test_three_passes_are_not_compared_right_or_wrong():
 
 @pytest.mark.parametrize(
     ("problem", "name", "behind"),
-    [
+    drawn([
         ("p03", "natural exponential", "out = acc / running_sum[:, None]"),
         ("p03", "last keys first", "out = acc / running_sum[:, None]"),
         ("p05", "persistent", "(acc / total[:, None])"),
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_a_mistake_behind_the_loop_is_said_to_be_there(problem, name, behind):
     source = unusual(problem, name)
     if name == "persistent":
@@ -132,7 +132,7 @@ NO_MAXIMUM = (
 LATE = ((SUM, SUM.replace("tl.sum(p, 1)", "tl.sum(p, 1) * 0.5 + tl.sum(p, 1) * 0.5")),)
 
 
-@pytest.mark.parametrize("edits", drawn([DIVIDED, NO_MAXIMUM, LATE], 2))
+@pytest.mark.parametrize("edits", drawn([DIVIDED, NO_MAXIMUM, LATE], 3))
 def test_other_conventions_are_recognised_and_not_called_wrong(edits):
     """With a mistake behind the loop too, which must not be laid to them."""
     source = changed("p03", *edits)
@@ -188,7 +188,7 @@ WRONG = [
     ("p06", "window ignored", "window:2", {"visible": causal}, None, "visible = "),
     ("p07", "sinks ignored", "sinks:1", {"visible": without_sinks}, None, "visible = "),
 ]
-DRAWN = drawn(WRONG, 3)
+DRAWN = drawn(WRONG, 5)
 
 
 @pytest.mark.parametrize(

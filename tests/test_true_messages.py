@@ -156,7 +156,7 @@ TOLD_BY_WHAT_WAS_SEEN = {
 }
 
 
-@pytest.mark.parametrize("place", drawn(TOLD_BY_WHAT_WAS_SEEN, 3))
+@pytest.mark.parametrize("place", drawn(TOLD_BY_WHAT_WAS_SEEN, 5))
 def test_a_message_says_what_was_seen_of_its_cause(place):
     problem, check = place.split()
     old, new, words = TOLD_BY_WHAT_WAS_SEEN[place]

@@ -46,7 +46,7 @@ def test_right_answer_passes_on_a_gpu(answer: Unusual) -> None:
     assert {place: finding.message for place, finding in judged.wrong.items()} == {}
 
 
-@pytest.mark.parametrize("answer", drawn(POSSIBLE, 14, of_all), ids=lambda answer: answer.id)
+@pytest.mark.parametrize("answer", drawn(POSSIBLE, 24, of_all), ids=lambda answer: answer.id)
 def test_right_answer_passes(answer: Unusual) -> None:
     judged = judge(
         answer.applied_to(whole_answer(answer.problem)),

@@ -20,7 +20,7 @@ ONE_OF_EACH = {
 _quick = forked.quick
 
 
-@pytest.mark.parametrize("wrong", drawn(ONE_OF_EACH, 20, of_all), ids=lambda wrong: wrong.id)
+@pytest.mark.parametrize("wrong", drawn(ONE_OF_EACH, 40, of_all), ids=lambda wrong: wrong.id)
 def test_a_mistake_is_named_truly_or_not_at_all(wrong: Wrong) -> None:
     # Of kernels that look like no model answer the first wrong case tells: a name that it allows
     # may be lost where more cases are seen.
