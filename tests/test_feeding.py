@@ -6,7 +6,7 @@ import time
 import pytest
 
 from grader.source import functions
-from grader.source.feeding import Spot, lines_feeding
+from grader.source.feeding import Follow, Spot, lines_feeding
 from grader.source.submission import Source
 from grader.spec.causes import entries
 from tests.harness import model_answer
@@ -35,7 +35,7 @@ def launch(x):
     kernel[(1,)](x, begin=first, n=rows)
     kernel[(1,)](*x)
 """
-STEPS = {n for n, line in enumerate(TEXT.splitlines(), 1) if line.endswith("  # step")}
+STEPS = {n: 1 for n, line in enumerate(TEXT.splitlines(), 1) if line.endswith("  # step")}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ STEPS = {n for n, line in enumerate(TEXT.splitlines(), 1) if line.endswith("  # 
     ],
 )
 def test_the_lines_that_feed_one_are_found_through_names_and_calls(line, feeds):
-    assert lines_feeding(ast.parse(TEXT), Spot(line), STEPS.__contains__) == feeds
+    assert lines_feeding(ast.parse(TEXT), Spot(line), STEPS.get).keys() == feeds
 
 
 TWO_CALLERS = """\
@@ -73,12 +73,12 @@ def other():
 @pytest.mark.parametrize(("through", "feeds"), [((), {6, 10}), ((5,), {6}), ((2, 11), {10})])
 def test_of_two_callers_the_one_it_came_through_feeds_a_line(through, feeds):
     spot = Spot(2, part="bounds", through=through)
-    assert lines_feeding(ast.parse(TWO_CALLERS), spot, {6, 10}.__contains__) == feeds
+    assert lines_feeding(ast.parse(TWO_CALLERS), spot, {6: 1, 10: 1}.get).keys() == feeds
 
 
 def test_names_that_feed_each_other_end():
     tree = ast.parse("def f(a, b):\n    for i in range(a):\n        a, b = b, a\n        f(b, a)\n")
-    assert lines_feeding(tree, Spot(2), lambda line: False) == set()
+    assert lines_feeding(tree, Spot(2), lambda line: None) == {}
 
 
 def test_the_step_of_a_line_of_given_code_is_the_one_that_feeds_it():
@@ -87,21 +87,33 @@ def test_the_step_of_a_line_of_given_code_is_the_one_that_feeds_it():
     lines = text.splitlines()
     (loop,) = (n for n, line in enumerate(lines, 1) if "in tl.range(begin, end, BLOCK_M" in line)
     (begin,) = (n for n, line in enumerate(lines, 1) if line == "        begin = key_start")
-    assert source.step_at(loop) is None and source.fed_by(Spot(loop)) == (begin,)
+    assert source.step_at(loop) is None and source.fed_by(Spot(loop), Follow.NEAREST) == (begin,)
     assert source.step_behind(Spot(loop, located=True)) == source.step_behind(Spot(loop)) == 7
     assert source.step_behind(Spot(begin, located=True)) == source.step_behind(Spot(begin)) == 7
-    assert source.fed_by(Spot(begin)) == () and source.fed_by(Spot(0)) == ()
+    assert (
+        source.fed_by(Spot(begin), Follow.NEAREST) == ()
+        and source.fed_by(Spot(0), Follow.NEAREST) == ()
+    )
     (load,) = (n for n, line in enumerate(lines, 1) if "q = load_head_rows(q_rows" in line)
-    assert len(source.fed_by(Spot(load))) == 2 and source.step_behind(Spot(load)) is None
+    assert (
+        len(source.fed_by(Spot(load), Follow.NEAREST)) == 2
+        and source.step_behind(Spot(load)) is None
+    )
 
 
 def test_the_bounds_of_a_loop_in_a_step_may_be_those_of_another_step():
     text = model_answer("p06")
     source, lines = Source("p06", text.encode()), text.splitlines()
     (loop,) = (n for n, line in enumerate(lines, 1) if "in range(first_key, end_key" in line)
-    assert {source.step_at(line) for line in source.fed_by(Spot(loop))} == {3}
-    assert [lines[n - 1].split()[0] for n in source.fed_by(Spot(loop))] == ["first_key", "end_key"]
-    assert source.fed_by(Spot(loop + 1)) == () and source.step_behind(Spot(loop)) is None
+    assert {source.step_at(line) for line in source.fed_by(Spot(loop), Follow.NEAREST)} == {3}
+    assert [lines[n - 1].split()[0] for n in source.fed_by(Spot(loop), Follow.NEAREST)] == [
+        "first_key",
+        "end_key",
+    ]
+    assert (
+        source.fed_by(Spot(loop + 1), Follow.NEAREST) == ()
+        and source.step_behind(Spot(loop)) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +134,7 @@ def test_a_store_is_fed_by_its_address_and_a_line_of_a_step_by_other_steps(
     source = Source(problem, model_answer(problem).encode())
     (line,) = (n for n, of in enumerate(lines, 1) if of.strip().startswith(text))
     assert source.step_behind(Spot(line)) == step
-    found = [lines[n - 1].strip() for n in source.fed_by(Spot(line))]
+    found = [lines[n - 1].strip() for n in source.fed_by(Spot(line), Follow.NEAREST)]
     assert fed_by is None or sorted(of[: of.index("=") + 1] for of in found) == sorted(fed_by)
 
 
@@ -142,7 +154,7 @@ def test_the_one_load_that_leaves_lanes_undefined_is_found(new, found):
 
 def test_a_file_that_is_no_python_has_no_such_lines():
     source = Source("p08", b"# >>> step 1: a\ndef f(:\n# <<< step 1\n")
-    assert source.fed_by(Spot(2)) == () and source.step_of_loops_at(2) is None
+    assert source.fed_by(Spot(2), Follow.NEAREST) == () and source.step_of_loops_at(2) is None
 
 
 @pytest.mark.parametrize(
@@ -180,7 +192,7 @@ def test_a_part_of_a_line_is_made_by_the_lines_of_that_part(problem, at, part, o
     source = Source(problem, model_answer(problem).encode())
     line = next(n for n, text in enumerate(lines, 1) if text.strip().startswith(at))
     spot = Spot(line, part=part, of=of)
-    found = [lines[n - 1].strip() for n in source.fed_by(spot)]
+    found = [lines[n - 1].strip() for n in source.fed_by(spot, Follow.NEAREST)]
     assert all(any(text.startswith(one) for text in found) for one in fed_by), found
     assert len(found) == len(fed_by), found
     assert source.step_behind(spot) == step
@@ -218,8 +230,8 @@ def test_a_branch_shows_whether_its_test_or_a_bound_is_wrong(test, part, fed_by,
     lines, source = text.splitlines(), Source("p06", text.encode())
     line = next(n for n, of in enumerate(lines, 1) if "scores = tl.dot(q, tl.trans(k)" in of)
     spot = Spot(line, part=f"branch+{part}")
-    assert all(lines[n - 1].strip().startswith(fed_by) for n in source.fed_by(spot))
-    assert source.fed_by(spot) and source.step_behind(spot) == step
+    assert all(lines[n - 1].strip().startswith(fed_by) for n in source.fed_by(spot, Follow.NEAREST))
+    assert source.fed_by(spot, Follow.NEAREST) and source.step_behind(spot) == step
 
 
 @pytest.mark.parametrize("range", ["range", "tl.range"])
@@ -228,7 +240,7 @@ def test_a_tile_outside_may_be_that_of_the_bounds_of_a_plain_range(range):
     lines, source = text.splitlines(), Source("p06", text.encode())
     line = next(n for n, of in enumerate(lines, 1) if "k = load_tile(k_ptr" in of)
     spot = Spot(line, part="address", of="k_ptr")
-    found = [lines[n - 1].strip().partition(" ")[0] for n in source.fed_by(spot)]
+    found = [lines[n - 1].strip().partition(" ")[0] for n in source.fed_by(spot, Follow.NEAREST)]
     assert found == ["first_key", "end_key"] and source.step_behind(spot) is None
 
 
@@ -245,7 +257,7 @@ def test_a_loop_in_which_a_helper_is_called_has_the_bounds():
     lines, source = text.splitlines(), Source("p01", text.encode())
     (line,) = (n for n, of in enumerate(lines, 1) if "scores = tile_matmul(" in of)
     spot = Spot(line, part="bounds")
-    assert [lines[n - 1].strip() for n in source.fed_by(spot)] == ["stop = q_stop"]
+    assert [lines[n - 1].strip() for n in source.fed_by(spot, Follow.NEAREST)] == ["stop = q_stop"]
     assert source.step_behind(spot) == 6
 
 
@@ -254,14 +266,14 @@ def test_a_file_of_calls_in_each_other_is_looked_into_for_a_while():
         f"def f{n}(p):\n" + f"    f{n + 1}(p)\n" * 60 + f"    q{n} = p\n" for n in range(12)
     )
     source = Source("p08", f"# >>> step 1: a (about 1 line)\n{text}# <<< step 1\n".encode())
-    assert source.fed_by(Spot(3, part="address+mask", of="p")) == ()
+    assert source.fed_by(Spot(3, part="address+mask", of="p"), Follow.NEAREST) == ()
 
 
 def test_a_kernel_in_another_function_is_followed_to_its_launch():
     kernel = "    def kernel(p, n):\n        load(p + n)\n"
     text = f"def host(x):\n    n = 2\n{kernel}    kernel[(1,)](x, n)\n"
     tree = ast.parse(text)
-    assert lines_feeding(tree, Spot(4, part="address"), {2}.__contains__) == {2}
+    assert lines_feeding(tree, Spot(4, part="address"), {2: 1}.get).keys() == {2}
 
 
 def test_what_of_a_line_a_cause_is_of_is_one_that_is_followed():

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import TypeAdapter, ValidationError
 
 from grader.checks.outcome import CaseOutcome
-from grader.source.feeding import Spot, lines_setting
+from grader.source.feeding import Spot
+from grader.source.functions import lines_setting
 from grader.source.origins import lost_pointer, names_read, returned_from
 from grader.source.submission import Source
 from grader.spec.problem import Problem

@@ -7,6 +7,7 @@ the student's file again, so that saving it during a run changes nothing.
 from __future__ import annotations
 
 import ast
+import bisect
 import dataclasses
 import errno
 import functools
@@ -19,16 +20,14 @@ from pathlib import Path
 
 from grader.base.regular_file import open_below
 from grader.source.expressions import assigned_by, calls_in, names_in
-from grader.source.feeding import (
-    Spot,
+from grader.source.feeding import Follow, Spot, is_decided, lines_feeding, works_with
+from grader.source.functions import (
+    Exchanged,
     bare_loads,
+    exchanged,
     functions_called,
-    is_decided,
-    lines_feeding,
     lines_setting,
-    works_with,
 )
-from grader.source.functions import Exchanged, exchanged
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, is_turned, loops_around
 from grader.source.policy.rules import violations
@@ -49,6 +48,7 @@ from grader.spec.problem import Problem, load_problem
 
 # Three times the longest model answer.
 MAX_SOURCE_BYTES = 128 * 1024
+MOST_FEEDING = 6  # lines that are shown as those which feed another
 # PEP 263: a cookie in the first two lines changes what the bytes mean to Python, not to `examine`.
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _TITLE = re.compile(r"^[ \t]*# >>> step (\d{1,3}): (.+) \(about ", re.MULTILINE)
@@ -129,11 +129,12 @@ class Source:
         steps = {self._step_of(loop) for loop in loops_around(tree, line)} if tree else set()
         return steps.pop() if len(steps) == 1 else None
 
-    def fed_by(self, spot: Spot) -> tuple[int, ...]:
+    def fed_by(self, spot: Spot, follow: Follow = Follow.STEP) -> tuple[int, ...]:
         """Return the lines of steps that make what is wrong at another line, or may be.
 
-        Of a line of a step without a part, only of the head of a loop: its bounds may be those of
-        another step.
+        The nearest of each step that leads there, and those of the step which these depend on, as
+        far as they are few. Of a line of a step without a part, only of the head of a loop: its
+        bounds may be those of another step.
         """
         line, own = spot.line, self.step_at(spot.line)
         tree = self.tree if line and self.has_steps else None
@@ -142,17 +143,23 @@ class Source:
         others = None if spot.part else own
         if own is not None and not works_with(tree, spot):
             return ()
-        lines = lines_feeding(tree, spot, lambda n: self.step_making(n) not in (None, others))
-        return tuple(sorted(lines - {line}))
+
+        def step_of(number: int) -> int | None:
+            return None if (step := self.step_making(number)) == others else step
+
+        found = lines_feeding(tree, spot, step_of, follow)
+        found.pop(line, None)
+        fars = sorted(found.values())
+        far = max((far for far in fars if bisect.bisect(fars, far) <= MOST_FEEDING), default=-1)
+        return tuple(sorted(n for n in found if found[n] <= far))
 
     def reaches(self, spot: Spot, step: int) -> bool:
         """Whether what a line works with goes through a line of a step."""
-        tree, all_of_line = self.tree, Spot(spot.line)
+        tree = self.tree
         if tree is None or self.step_at(spot.line) == step:
             return tree is not None
-        return bool(
-            lines_feeding(tree, all_of_line, lambda n: self.step_making(n) == step, deep=True)
-        )
+        found = lines_feeding(tree, Spot(spot.line), self.step_making, Follow.ALL)
+        return any(self.step_making(n) == step for n in found)
 
     def statement_of_step(
         self, step: int, outputs: Collection[str], part: str
@@ -215,7 +222,7 @@ class Source:
             return own
         if tree is None or not self.keeps_given:
             return None  # the mistake may be in what was changed there
-        lines = lines_feeding(tree, spot, lambda number: self.step_making(number) is not None)
+        lines = lines_feeding(tree, spot, self.step_making)
         steps = {self.step_making(number) for number in lines}
         # An access in a loop of the step may be wrong in that, and so may be what decides there.
         if spot.part == "bounds" and is_turned(tree, spot.line):
