@@ -6,7 +6,7 @@ import time
 import pytest
 
 from grader.source import functions
-from grader.source.feeding import Follow, Spot, lines_feeding
+from grader.source.feeding import MOST_FEEDING, Follow, Spot, lines_feeding
 from grader.source.submission import Source
 from grader.spec.causes import entries
 from tests.harness import model_answer
@@ -198,6 +198,61 @@ def test_a_part_of_a_line_is_made_by_the_lines_of_that_part(problem, at, part, o
     assert source.step_behind(spot) == step
 
 
+@pytest.mark.parametrize(
+    ("problem", "at", "part", "of", "fed_by"),
+    [
+        ("p03", "q = tl.load(q_ptrs", "offset", "q", ("queries =", "offs_d =", "q_ptrs =")),
+        ("p04", "v = load_keys(", "address", "v", ("v_ptr +=",)),
+        (
+            "p05",
+            "running_max, running_sum, acc = causal",
+            "pointer",
+            "v",
+            ("kv_head =", "v_ptr +="),
+        ),
+        ("p06", "visible =", "mask", "", ("keys =",)),
+        ("p04", "scores = tl.where(", "mask", "", ("keys =", "visible =")),
+        ("p01", "scores = scores.masked_fill_(", "mask", "", ("query =", "key =")),
+        ("p05", "store_tile(out_ptr", "pointer|address", "out", ("batch, q_head =", "out_ptr +=")),
+    ],
+)
+def test_a_line_of_a_step_depends_on_others_of_that_step(problem, at, part, of, fed_by):
+    lines = model_answer(problem).splitlines()
+    source = Source(problem, model_answer(problem).encode())
+    line = next(n for n, text in enumerate(lines, 1) if text.strip().startswith(at))
+    found = source.fed_by(Spot(line, located=part == "mask", part=part, of=of))
+    assert len(found) == len(fed_by) <= MOST_FEEDING
+    assert all(lines[n - 1].strip().startswith(fed_by) for n in found)
+
+
+def test_of_many_lines_none_that_are_as_far_away_as_others_left_out_are_shown():
+    text = model_answer("p03")
+    line = next(n for n, of in enumerate(text.splitlines(), 1) if "q = tl.load(q_ptrs" in of)
+    source, spot = Source("p03", text.encode()), Spot(line, part="address", of="q")
+    every = lines_feeding(source.tree, spot, source.step_making, Follow.STEP)
+    shown = source.fed_by(spot)
+    assert len(every) > MOST_FEEDING >= len(shown)
+    assert max(every[n] for n in shown) < min(every[n] for n in every.keys() - {*shown, line})
+
+
+def test_a_pointer_that_is_left_where_it_was_is_moved_in_the_step_of_the_others():
+    text = model_answer("p03")
+    moved = "    v_ptr += batch * v_strides[0] + head * v_strides[1]\n"
+    source = Source("p03", text.replace(moved, "").encode())
+    lines = text.replace(moved, "").splitlines()
+    line = next(n for n, of in enumerate(lines, 1) if "v = load_keys(v_ptr" in of)
+    spot = Spot(line, part="pointer", of="v")
+    assert source.step_behind(spot) == 3
+    assert any("k_ptr += batch" in lines[n - 1] for n in source.fed_by(spot))
+
+
+def test_a_product_of_the_weights_alone_stands_where_that_of_x_is_due():
+    text = model_answer("p02").replace("x_tile.to(tl.float32) *", "w_tile.to(tl.float32) *")
+    line = next(n for n, of in enumerate(text.splitlines(), 1) if "products = w_tile" in of)
+    assert Source("p02", text.encode()).replacing("x_ptr") == line
+    assert Source("p02", model_answer("p02").encode()).replacing("x_ptr") == 0
+
+
 _IF = "\n        if not is_full:"
 _BRANCH = "if (key_start < full_start) | (key_start >= full_end):"
 
@@ -278,7 +333,7 @@ def test_a_kernel_in_another_function_is_followed_to_its_launch():
 
 def test_what_of_a_line_a_cause_is_of_is_one_that_is_followed():
     parts = {"mask", "address", "pointer", "launch", "grid", "bounds", "branch"}
-    parts |= {"before", "after", "offset", "stride", "weights"}
+    parts |= {"before", "after", "offset", "stride", "weights", "scale"}
     said = {part for entry in entries().values() for part in entry.part.split("+")}
     assert said - {""} == parts
 

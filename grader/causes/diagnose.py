@@ -18,7 +18,7 @@ from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.others import exchanged
 from grader.causes.rules.sighting import Sighting
-from grader.source.feeding import Follow
+from grader.source.feeding import Follow, Spot
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.grade_record import Diagnosis
@@ -236,6 +236,8 @@ class Casebook:
         places, spots = tuple(sorted(cases)), [s.spot for s in self._lines_of(found)]
         # Where the state parts says more than a line of which nothing is known to be wrong.
         spots.insert(0 if found.spot.located or found.spot.part else len(spots), found.spot)
+        if source and found.spot.part == "pointer" and not found.spot.line:
+            spots.append(Spot(source.replacing(found.spot.of), located=True))
         for spot in filter(lambda spot: spot.line, spots if source else ()):
             fed_by = tuple(n for n in source.fed_by(spot) if step in (None, source.step_making(n)))
             if step is not None and not fed_by and source.step_at(spot.line) not in (None, step):

@@ -28,15 +28,17 @@ from grader.source.expressions import (
 from grader.source.functions import argument_of, assigned_in, calls_of, functions_of, values_of
 from grader.source.loops import LOOPS, bounds_of, function_at, lines_of, read_by
 
+MOST_FEEDING = 6  # lines that are shown as those which feed another
 _MOST = 400  # names that are followed
 _MOST_CALLS = 2_000  # that are looked into, in each other, for accesses
 _DEEPEST = 8  # calls in each other
 _BRANCHES = (ast.If, ast.IfExp)
 _COMPUTE = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp)
 _INPUTS = {"q", "k", "v"}
+_OF_KEYS = {"k", "v", "dk", "dv"}
 _NO_SUM = (ast.Name, ast.Constant, ast.Subscript, ast.Attribute)
 _ENDS = {"before", "after"}
-_OF_LAUNCH = {"grid", "launch"}
+_OF_LAUNCH = {"grid", "launch", "launch+index"}
 _OF_ACCESS = {"pointer", "address", "offset", "mask"}
 
 
@@ -47,12 +49,13 @@ class Spot:
     `part` is what of the line may be wrong, "" where that is not known. Of an access it is its
     "mask", its "address", or only the "pointer" or the "offset" in that, with "stride" no index,
     with "launch" also where a launch passes it, with "grid" also the grid of that, as in
-    "address+mask+grid", or one of these alone. Of a loop it is its "bounds", or what decides in it,
-    "branch". "before" or "after" says that the first positions are wrong, or the last: those that a
-    branch decides, or those of an access. `of` is the name of a pointer, where the line accesses
-    several, or works with what was loaded from one. "weights" are looked for in a step: see
-    `Source.statement_of_step`. `through` are lines
-    of the function that called the one with the line, where several do and that is known.
+    "address+mask+grid", or one of these alone; "a|b" is b where a leads to no line. Of a loop it is
+    its "bounds", or what decides in it, "branch". "before" or "after" says that the first positions
+    are wrong, or the last: those that a branch decides, or those of an access. "index" is what the
+    line takes one out of; "weights" and "scale" are looked for in a step: see
+    grader/source/statements.py. `of` is the name of a pointer, where the line accesses several, or
+    works with what was loaded from one. `through` are lines of the function that called the one
+    with the line, where several do and that is known.
     """
 
     line: int = 0
@@ -82,8 +85,12 @@ def lines_feeding(
     kernel does. Where one of a step makes the part itself, it is the nearest. Without a part it is
     all that the line reads, of a store its address and mask, of a loop its bounds.
     """
-    function = function_at(tree, spot.line)
-    return {} if function is None else _Slice(tree, spot, step_of, follow).from_line(function)
+    function, found = function_at(tree, spot.line), dict[int, int]()
+    for part in spot.part.split("|") if function is not None else ():
+        found = found or _Slice(
+            tree, dataclasses.replace(spot, part=part), step_of, follow
+        ).from_line(function)
+    return found
 
 
 def is_decided(tree: ast.Module, spot: Spot) -> bool:
@@ -167,6 +174,8 @@ class _Slice:
         self._follow(_Place(function, name, loaded, within) for name in names)
         while self._waiting:
             self._step(self._waiting.popleft())
+        if part == "pointer" and not self._found:
+            self._follow_others(function, names)
         if part in _OF_LAUNCH:  # no line of the kernel
             self._found.clear()
         if self._launched and not within and (self._parts & {"launch", "grid"} or not self._found):
@@ -199,7 +208,24 @@ class _Slice:
             own = [one for name, one in found if _is_of(name, self._spot.of)]
             if found or (part == "mask" and calls_in(inner) & ACCESSES):
                 return own or [one for _, one in found], True
+        if "index" in self._parts:
+            return [n.value for n in ast.walk(inner) if isinstance(n, ast.Subscript)], False
         return read_by(inner), False
+
+    def _follow_others(self, function: ast.FunctionDef, names: set[str]) -> None:
+        """Follow the other pointers of a function where a step moves these and not those `names`.
+
+        What moves it is left out there.
+        """
+        pointers = names & set(parameters_of(function))
+        side = {name.partition("_")[0] in _OF_KEYS for name in names}
+        alike = {n for n in parameters_of(function) if (n.partition("_")[0] in _OF_KEYS) in side}
+        alike = {name for name in alike - names if name.endswith("_ptr")}
+        if pointers and all(name.endswith("_ptr") for name in pointers):
+            self._launched.clear()
+            self._follow(_Place(function, name, True) for name in alike)
+            while self._waiting:
+                self._step(self._waiting.popleft())
 
     def _of_steps(self, lines: Iterable[int], within: int | None = None) -> set[int]:
         """Return those of some lines that are of a step, or of the one `within` which it is."""

@@ -19,8 +19,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from grader.base.regular_file import open_below
-from grader.source.expressions import assigned_by, calls_in, names_in
-from grader.source.feeding import Follow, Spot, is_decided, lines_feeding, works_with
+from grader.source.expressions import assigned_by
+from grader.source.feeding import MOST_FEEDING, Follow, Spot, is_decided, lines_feeding, works_with
 from grader.source.functions import (
     Exchanged,
     bare_loads,
@@ -34,6 +34,7 @@ from grader.source.policy.rules import violations
 from grader.source.policy.violation import Violation
 from grader.source.reading import TooCostly, limited, try_parser
 from grader.source.signature import binds, look_alike, signature_difference
+from grader.source.statements import making, replacing
 from grader.source.steps import (
     code_of_steps,
     defaults_of_steps,
@@ -48,7 +49,6 @@ from grader.spec.problem import Problem, load_problem
 
 # Three times the longest model answer.
 MAX_SOURCE_BYTES = 128 * 1024
-MOST_FEEDING = 6  # lines that are shown as those which feed another
 # PEP 263: a cookie in the first two lines changes what the bytes mean to Python, not to `examine`.
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _TITLE = re.compile(r"^[ \t]*# >>> step (\d{1,3}): (.+) \(about ", re.MULTILINE)
@@ -166,23 +166,12 @@ class Source:
     ) -> tuple[int, tuple[int, ...]] | None:
         """Return the line of the statement of a step that makes a result, and lines it depends on.
 
-        That is the only one of the step; for the part "weights" of a cause the one with an
-        exponential; else the one that assigns one of the `outputs`. None where several do.
+        See `grader.source.statements`. None where several do.
         """
         lines, tree = self.lines_of_step(step), self.tree
         if lines is None or tree is None:
             return None
-        inside = range(lines[0], lines[1] + 1)
-        nodes = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno in inside]
-        assigns = [(n, assigned_by(n), getattr(n, "value", None)) for n in nodes]
-        makes = [n for n, names, _ in assigns if names & set(outputs)]
-        if part == "weights":
-            makes = [n for n, _, value in assigns if calls_in(value) & {"exp", "exp2"}]
-        if len(nodes) == 1 or len(makes) != 1:
-            return (nodes[0].lineno, ()) if len(nodes) == 1 else None
-        read = names_in(getattr(makes[0], "value", None))
-        fed = {n.lineno for n, names, _ in assigns if n is not makes[0] and read & names}
-        return makes[0].lineno, tuple(sorted(fed))
+        return making(tree, range(lines[0], lines[1] + 1), outputs, part)
 
     def set_before(self, line: int, name: str, step: int) -> int:
         """Return the line of a step that gave a name the value that it has at another line.
@@ -224,6 +213,9 @@ class Source:
             return None  # the mistake may be in what was changed there
         lines = lines_feeding(tree, spot, self.step_making)
         steps = {self.step_making(number) for number in lines}
+        left = {self.left_as_given[n][0] for n in lines if n in self.left_as_given}
+        if len(left) == 1:  # what it is to make it does not
+            return left.pop()
         # An access in a loop of the step may be wrong in that, and so may be what decides there.
         if spot.part == "bounds" and is_turned(tree, spot.line):
             return own
@@ -240,6 +232,14 @@ class Source:
                 return ast.parse(self._text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
+
+    def replacing(self, pointer: str) -> int:
+        """Return the line of a step that makes of others what a given line makes of a pointer's.
+
+        0 where none does.
+        """
+        given = defaults_of_steps(self._text) if self.tree else {}
+        return replacing(self.tree, given, self.step_at, pointer) if self.tree else 0
 
     def _step_of(self, lines: range) -> int | None:
         text = "" if self.other_release else self._text
