@@ -165,6 +165,24 @@ SLIPS = {
         ),
         ("TILE-OUTSIDE", 6, "head_q_ptr = "),
     ),
+    "a maximum that forgets the tiles before": (
+        ("p01", "causal"),
+        (
+            "torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))",
+            "scores.amax(dim=-1, keepdim=True)",
+        ),
+        ("STATE-PARTS", 2, "new_max = scores.amax("),
+    ),
+    "an accumulator that is never read": (
+        ("p01", "plain"),
+        ("torch.addcmul(tile_acc, acc, rescale)", "torch.addcmul(tile_acc, new_acc, rescale)"),
+        ("TILE-SHARES", 3, "new_acc = torch.addcmul(tile_acc, new_acc"),
+    ),
+    "the old maximum subtracted": (
+        ("p06", "plain"),
+        ("= _safe_maximum(new_max)", "= _safe_maximum(running_max)"),
+        ("TILE-SHARES", 1, "safe_max = "),
+    ),
     "no column in the address": (
         ("p02", "plain", "x_strides"),
         (" + col_ids[None, :] * stride_xn", ""),
