@@ -166,7 +166,7 @@ SLIPS = {
         ("TILE-OUTSIDE", 6, "head_q_ptr = "),
     ),
     "a maximum that forgets the tiles before": (
-        ("p01", "causal"),
+        ("p01", "causal_tiles"),
         (
             "torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))",
             "scores.amax(dim=-1, keepdim=True)",
