@@ -183,6 +183,11 @@ SLIPS = {
         ("= _safe_maximum(new_max)", "= _safe_maximum(running_max)"),
         ("TILE-SHARES", 1, "safe_max = "),
     ),
+    "a scale for the scores": (
+        ("p08", "dq"),
+        ('tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2', "scale_log2"),
+        ("PRODUCT-LEFT-OUT", 3, "scores = scale_log2"),
+    ),
     "no column in the address": (
         ("p02", "plain", "x_strides"),
         (" + col_ids[None, :] * stride_xn", ""),

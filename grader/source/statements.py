@@ -7,36 +7,28 @@ import re
 from collections.abc import Callable, Collection, Mapping
 
 from grader.source.expressions import assigned_by, calls_in, names_in
-from grader.source.feeding import MOST_FEEDING
 from grader.source.functions import assigned_in
 from grader.source.loops import function_at, nodes_of
 
 _SCALE = re.compile("scale|LOG2_E|LN_2")
 
 
-def making(
-    tree: ast.Module, inside: range, outputs: Collection[str], part: str
-) -> tuple[int, tuple[int, ...]] | None:
-    """Return the line of the statement of a step that makes a result, and lines it depends on.
+def making(tree: ast.Module, inside: range, outputs: Collection[str], part: str) -> list[int]:
+    """Return the line of the statement of a step that makes a result, none where several do.
 
     That is the only one of the lines `inside`; for the part "weights" of a cause the one with an
-    exponential, for "scale" the first line that reads the scale; else the one that makes one of the
-    `outputs`. None where several do.
+    exponential; else the one that makes one of the `outputs`. For "scale" all lines that read it.
     """
     nodes = [n for n in nodes_of(tree, ast.stmt) if n.lineno in inside]
     assigns = [(n, assigned_by(n), getattr(n, "value", None)) for n in nodes]
     if part == "scale" and len(nodes) > 1:
         scales = {n.lineno for n in nodes_of(tree, ast.Name) if _SCALE.search(n.id)}
-        first, *others = sorted(scales & {*inside}) or [0]
-        return (first, tuple(others)) if first and len(others) < MOST_FEEDING else None
+        return sorted(scales & {*inside})
     makes = [n for n, names, of in assigns if names & {*outputs} and not _allocates(of)]
     if part == "weights":
         makes = [n for n, _, value in assigns if calls_in(value) & {"exp", "exp2"}]
-    if len(nodes) == 1 or len(makes) != 1:
-        return (nodes[0].lineno, ()) if len(nodes) == 1 else None
-    read = names_in(getattr(makes[0], "value", None))
-    fed = {n.lineno for n, names, _ in assigns if n is not makes[0] and read & names}
-    return makes[0].lineno, tuple(sorted(fed))
+    makes = nodes if len(nodes) == 1 else makes
+    return [makes[0].lineno] if len(makes) == 1 else []
 
 
 def replacing(

@@ -171,7 +171,10 @@ class Source:
         lines, tree = self.lines_of_step(step), self.tree
         if lines is None or tree is None:
             return None
-        return making(tree, range(lines[0], lines[1] + 1), outputs, part)
+        line, *others = making(tree, range(lines[0], lines[1] + 1), outputs, part) or [0]
+        if not line or len(others) > MOST_FEEDING:
+            return None
+        return line, tuple(others) or self.fed_by(Spot(line, located=True, part="value"))
 
     def set_before(self, line: int, name: str, step: int) -> int:
         """Return the line of a step that gave a name the value that it has at another line.

@@ -278,6 +278,14 @@ def wrong_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
             return None
         row = one_row(counted, extra, "counted")
         masks = counted.masks[extra]
+        if not counted.trace.arrays["visits"][list(counted.kernels)].any():
+            return Sighting(
+                "PRODUCT-LEFT-OUT",
+                counted.product_line,
+                variant="of_weights",
+                part="value",
+                product=counted.product,
+            )
         if (masks == 2).all():
             return Sighting(
                 "MASKED-SCORES-NOT-HIDDEN", counted.mask_of(extra), located=True, row=row
