@@ -217,15 +217,14 @@ class _Slice:
 
         What moves it is left out there.
         """
-        pointers = names & set(parameters_of(function))
-        side = {name.partition("_")[0] in _OF_KEYS for name in names}
-        alike = {n for n in parameters_of(function) if (n.partition("_")[0] in _OF_KEYS) in side}
-        alike = {name for name in alike - names if name.endswith("_ptr")}
-        if pointers and all(name.endswith("_ptr") for name in pointers):
+        every = {n: n.partition("_")[0] in _OF_KEYS for n in parameters_of(function)}
+        pointers = {name for name in every if name.endswith("_ptr")}
+        sides = {every[name] for name in pointers & names}
+        if sides:
             self._launched.clear()
-            self._follow(_Place(function, name, True) for name in alike)
-            while self._waiting:
-                self._step(self._waiting.popleft())
+        self._follow(_Place(function, n, True) for n in pointers - names if every[n] in sides)
+        while self._waiting:
+            self._step(self._waiting.popleft())
 
     def _of_steps(self, lines: Iterable[int], within: int | None = None) -> set[int]:
         """Return those of some lines that are of a step, or of the one `within` which it is."""

@@ -37,9 +37,7 @@ def lines_to_blame(
     suspects, exist = set(wrong), compared.oracle.rows
     # Of a name what it was set to last: before that it may have had another value for a while.
     while tree is not None and (
-        lines := sorted(
-            {max(assignments(tree, loop, {name}), default=0) for name in suspects} - {0}
-        )
+        lines := sorted({_set_at(tree, loop, name) for name in suspects} - {0})
     ):
         found, seen = lines, seen | suspects
         read = _read_at(tree, lines) & held.keys() - seen
@@ -47,10 +45,16 @@ def lines_to_blame(
         suspects = {
             name
             for name, of in values.items()
-            if not _is_among(of, known[not held[name].carried], exist)
+            # What a line reads before it is set is that of the round before, which is right.
+            if (not held[name].carried or _set_at(tree, loop, name) < max(lines))
+            and not _is_among(of, known[not held[name].carried], exist)
             and not _is_of_tile(of, compared, r)
         }
     return [_in_called(tree, line, held, r, exist) for line in found] if tree else found
+
+
+def _set_at(tree: ast.Module, loop: int, name: str) -> int:
+    return max(assignments(tree, loop, {name}), default=0)
 
 
 def _in_called(
