@@ -212,16 +212,21 @@ def judge_one(problem: str, seed: str, many: int, index: int, end: float) -> dic
 
 
 def verdict_on(record: dict[str, Any]) -> tuple[str, str, str]:
-    """What most of the failing checks of a slip say of its step, its line and its cause."""
+    """What most of the failing checks of a slip say of its step, its line and its cause.
+
+    A statement that is left out has no line: the one before it counts, and the one behind it.
+    """
     checks = record["checks"]
     if not checks:
         return ("passes", "passes", "passes")
     ((step, _),) = collections.Counter(check["step"] for check in checks).most_common(1)
+    line = record["line"]
+    near = {line - 1, line, line + 1} if record["kind"] == "statement dropped" else {line}
     half = len(checks) / 2
     return (
         "right step" if step == record["step"] else "wrong step" if step else "no step",
         "its line"
-        if sum(record["line"] in check["lines"] for check in checks) >= half
+        if sum(not near.isdisjoint(check["lines"]) for check in checks) >= half
         else "another line"
         if sum(bool(check["lines"]) for check in checks) >= half
         else "no line",

@@ -1,12 +1,13 @@
 """Which lines of steps feed a line of given code."""
 
 import ast
+import re
 import time
 
 import pytest
 
 from grader.source import functions
-from grader.source.feeding import Spot, lines_feeding
+from grader.source.feeding import MOST_FEEDING, Follow, Spot, lines_feeding
 from grader.source.submission import Source
 from grader.spec.causes import entries
 from tests.harness import model_answer
@@ -35,7 +36,7 @@ def launch(x):
     kernel[(1,)](x, begin=first, n=rows)
     kernel[(1,)](*x)
 """
-STEPS = {n for n, line in enumerate(TEXT.splitlines(), 1) if line.endswith("  # step")}
+STEPS = {n: 1 for n, line in enumerate(TEXT.splitlines(), 1) if line.endswith("  # step")}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ STEPS = {n for n, line in enumerate(TEXT.splitlines(), 1) if line.endswith("  # 
     ],
 )
 def test_the_lines_that_feed_one_are_found_through_names_and_calls(line, feeds):
-    assert lines_feeding(ast.parse(TEXT), Spot(line), STEPS.__contains__) == feeds
+    assert lines_feeding(ast.parse(TEXT), Spot(line), STEPS.get).keys() == feeds
 
 
 TWO_CALLERS = """\
@@ -73,12 +74,12 @@ def other():
 @pytest.mark.parametrize(("through", "feeds"), [((), {6, 10}), ((5,), {6}), ((2, 11), {10})])
 def test_of_two_callers_the_one_it_came_through_feeds_a_line(through, feeds):
     spot = Spot(2, part="bounds", through=through)
-    assert lines_feeding(ast.parse(TWO_CALLERS), spot, {6, 10}.__contains__) == feeds
+    assert lines_feeding(ast.parse(TWO_CALLERS), spot, {6: 1, 10: 1}.get).keys() == feeds
 
 
 def test_names_that_feed_each_other_end():
     tree = ast.parse("def f(a, b):\n    for i in range(a):\n        a, b = b, a\n        f(b, a)\n")
-    assert lines_feeding(tree, Spot(2), lambda line: False) == set()
+    assert lines_feeding(tree, Spot(2), lambda line: None) == {}
 
 
 def test_the_step_of_a_line_of_given_code_is_the_one_that_feeds_it():
@@ -87,21 +88,33 @@ def test_the_step_of_a_line_of_given_code_is_the_one_that_feeds_it():
     lines = text.splitlines()
     (loop,) = (n for n, line in enumerate(lines, 1) if "in tl.range(begin, end, BLOCK_M" in line)
     (begin,) = (n for n, line in enumerate(lines, 1) if line == "        begin = key_start")
-    assert source.step_at(loop) is None and source.fed_by(Spot(loop)) == (begin,)
+    assert source.step_at(loop) is None and source.fed_by(Spot(loop), Follow.NEAREST) == (begin,)
     assert source.step_behind(Spot(loop, located=True)) == source.step_behind(Spot(loop)) == 7
     assert source.step_behind(Spot(begin, located=True)) == source.step_behind(Spot(begin)) == 7
-    assert source.fed_by(Spot(begin)) == () and source.fed_by(Spot(0)) == ()
+    assert (
+        source.fed_by(Spot(begin), Follow.NEAREST) == ()
+        and source.fed_by(Spot(0), Follow.NEAREST) == ()
+    )
     (load,) = (n for n, line in enumerate(lines, 1) if "q = load_head_rows(q_rows" in line)
-    assert len(source.fed_by(Spot(load))) == 2 and source.step_behind(Spot(load)) is None
+    assert (
+        len(source.fed_by(Spot(load), Follow.NEAREST)) == 2
+        and source.step_behind(Spot(load)) is None
+    )
 
 
 def test_the_bounds_of_a_loop_in_a_step_may_be_those_of_another_step():
     text = model_answer("p06")
     source, lines = Source("p06", text.encode()), text.splitlines()
     (loop,) = (n for n, line in enumerate(lines, 1) if "in range(first_key, end_key" in line)
-    assert {source.step_at(line) for line in source.fed_by(Spot(loop))} == {3}
-    assert [lines[n - 1].split()[0] for n in source.fed_by(Spot(loop))] == ["first_key", "end_key"]
-    assert source.fed_by(Spot(loop + 1)) == () and source.step_behind(Spot(loop)) is None
+    assert {source.step_at(line) for line in source.fed_by(Spot(loop), Follow.NEAREST)} == {3}
+    assert [lines[n - 1].split()[0] for n in source.fed_by(Spot(loop), Follow.NEAREST)] == [
+        "first_key",
+        "end_key",
+    ]
+    assert (
+        source.fed_by(Spot(loop + 1), Follow.NEAREST) == ()
+        and source.step_behind(Spot(loop)) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +135,7 @@ def test_a_store_is_fed_by_its_address_and_a_line_of_a_step_by_other_steps(
     source = Source(problem, model_answer(problem).encode())
     (line,) = (n for n, of in enumerate(lines, 1) if of.strip().startswith(text))
     assert source.step_behind(Spot(line)) == step
-    found = [lines[n - 1].strip() for n in source.fed_by(Spot(line))]
+    found = [lines[n - 1].strip() for n in source.fed_by(Spot(line), Follow.NEAREST)]
     assert fed_by is None or sorted(of[: of.index("=") + 1] for of in found) == sorted(fed_by)
 
 
@@ -142,7 +155,7 @@ def test_the_one_load_that_leaves_lanes_undefined_is_found(new, found):
 
 def test_a_file_that_is_no_python_has_no_such_lines():
     source = Source("p08", b"# >>> step 1: a\ndef f(:\n# <<< step 1\n")
-    assert source.fed_by(Spot(2)) == () and source.step_of_loops_at(2) is None
+    assert source.fed_by(Spot(2), Follow.NEAREST) == () and source.step_of_loops_at(2) is None
 
 
 @pytest.mark.parametrize(
@@ -180,10 +193,65 @@ def test_a_part_of_a_line_is_made_by_the_lines_of_that_part(problem, at, part, o
     source = Source(problem, model_answer(problem).encode())
     line = next(n for n, text in enumerate(lines, 1) if text.strip().startswith(at))
     spot = Spot(line, part=part, of=of)
-    found = [lines[n - 1].strip() for n in source.fed_by(spot)]
+    found = [lines[n - 1].strip() for n in source.fed_by(spot, Follow.NEAREST)]
     assert all(any(text.startswith(one) for text in found) for one in fed_by), found
     assert len(found) == len(fed_by), found
     assert source.step_behind(spot) == step
+
+
+@pytest.mark.parametrize(
+    ("problem", "at", "part", "of", "fed_by"),
+    [
+        ("p03", "q = tl.load(q_ptrs", "offset", "q", ("queries =", "offs_d =", "q_ptrs =")),
+        ("p04", "v = load_keys(", "address", "v", ("v_ptr +=",)),
+        (
+            "p05",
+            "running_max, running_sum, acc = causal",
+            "pointer",
+            "v",
+            ("kv_head =", "v_ptr +="),
+        ),
+        ("p06", "visible =", "mask", "", ("keys =",)),
+        ("p04", "scores = tl.where(", "mask", "", ("keys =", "visible =")),
+        ("p01", "scores = scores.masked_fill_(", "mask", "", ("query =", "key =")),
+        ("p05", "store_tile(out_ptr", "pointer|address", "out", ("batch, q_head =", "out_ptr +=")),
+    ],
+)
+def test_a_line_of_a_step_depends_on_others_of_that_step(problem, at, part, of, fed_by):
+    lines = model_answer(problem).splitlines()
+    source = Source(problem, model_answer(problem).encode())
+    line = next(n for n, text in enumerate(lines, 1) if text.strip().startswith(at))
+    found = source.fed_by(Spot(line, located=part == "mask", part=part, of=of))
+    assert len(found) == len(fed_by) <= MOST_FEEDING
+    assert all(lines[n - 1].strip().startswith(fed_by) for n in found)
+
+
+def test_of_many_lines_none_that_are_as_far_away_as_others_left_out_are_shown():
+    text = model_answer("p03")
+    line = next(n for n, of in enumerate(text.splitlines(), 1) if "q = tl.load(q_ptrs" in of)
+    source, spot = Source("p03", text.encode()), Spot(line, part="address", of="q")
+    every = lines_feeding(source.tree, spot, source.step_making, Follow.STEP)
+    shown = source.fed_by(spot)
+    assert len(every) > MOST_FEEDING >= len(shown)
+    assert max(every[n] for n in shown) < min(every[n] for n in every.keys() - {*shown, line})
+
+
+def test_a_pointer_that_is_left_where_it_was_is_moved_in_the_step_of_the_others():
+    text = model_answer("p03")
+    moved = "    v_ptr += batch * v_strides[0] + head * v_strides[1]\n"
+    source = Source("p03", text.replace(moved, "").encode())
+    lines = text.replace(moved, "").splitlines()
+    line = next(n for n, of in enumerate(lines, 1) if "v = load_keys(v_ptr" in of)
+    spot = Spot(line, part="pointer", of="v")
+    assert source.step_behind(spot) == 3
+    assert any("k_ptr += batch" in lines[n - 1] for n in source.fed_by(spot))
+
+
+def test_a_product_of_the_weights_alone_stands_where_that_of_x_is_due():
+    text = model_answer("p02").replace("x_tile.to(tl.float32) *", "w_tile.to(tl.float32) *")
+    line = next(n for n, of in enumerate(text.splitlines(), 1) if "products = w_tile" in of)
+    assert Source("p02", text.encode()).replacing("x_ptr") == line
+    assert Source("p02", model_answer("p02").encode()).replacing("x_ptr") == 0
 
 
 _IF = "\n        if not is_full:"
@@ -218,8 +286,8 @@ def test_a_branch_shows_whether_its_test_or_a_bound_is_wrong(test, part, fed_by,
     lines, source = text.splitlines(), Source("p06", text.encode())
     line = next(n for n, of in enumerate(lines, 1) if "scores = tl.dot(q, tl.trans(k)" in of)
     spot = Spot(line, part=f"branch+{part}")
-    assert all(lines[n - 1].strip().startswith(fed_by) for n in source.fed_by(spot))
-    assert source.fed_by(spot) and source.step_behind(spot) == step
+    assert all(lines[n - 1].strip().startswith(fed_by) for n in source.fed_by(spot, Follow.NEAREST))
+    assert source.fed_by(spot, Follow.NEAREST) and source.step_behind(spot) == step
 
 
 @pytest.mark.parametrize("range", ["range", "tl.range"])
@@ -228,7 +296,7 @@ def test_a_tile_outside_may_be_that_of_the_bounds_of_a_plain_range(range):
     lines, source = text.splitlines(), Source("p06", text.encode())
     line = next(n for n, of in enumerate(lines, 1) if "k = load_tile(k_ptr" in of)
     spot = Spot(line, part="address", of="k_ptr")
-    found = [lines[n - 1].strip().partition(" ")[0] for n in source.fed_by(spot)]
+    found = [lines[n - 1].strip().partition(" ")[0] for n in source.fed_by(spot, Follow.NEAREST)]
     assert found == ["first_key", "end_key"] and source.step_behind(spot) is None
 
 
@@ -245,7 +313,7 @@ def test_a_loop_in_which_a_helper_is_called_has_the_bounds():
     lines, source = text.splitlines(), Source("p01", text.encode())
     (line,) = (n for n, of in enumerate(lines, 1) if "scores = tile_matmul(" in of)
     spot = Spot(line, part="bounds")
-    assert [lines[n - 1].strip() for n in source.fed_by(spot)] == ["stop = q_stop"]
+    assert [lines[n - 1].strip() for n in source.fed_by(spot, Follow.NEAREST)] == ["stop = q_stop"]
     assert source.step_behind(spot) == 6
 
 
@@ -254,20 +322,20 @@ def test_a_file_of_calls_in_each_other_is_looked_into_for_a_while():
         f"def f{n}(p):\n" + f"    f{n + 1}(p)\n" * 60 + f"    q{n} = p\n" for n in range(12)
     )
     source = Source("p08", f"# >>> step 1: a (about 1 line)\n{text}# <<< step 1\n".encode())
-    assert source.fed_by(Spot(3, part="address+mask", of="p")) == ()
+    assert source.fed_by(Spot(3, part="address+mask", of="p"), Follow.NEAREST) == ()
 
 
 def test_a_kernel_in_another_function_is_followed_to_its_launch():
     kernel = "    def kernel(p, n):\n        load(p + n)\n"
     text = f"def host(x):\n    n = 2\n{kernel}    kernel[(1,)](x, n)\n"
     tree = ast.parse(text)
-    assert lines_feeding(tree, Spot(4, part="address"), {2}.__contains__) == {2}
+    assert lines_feeding(tree, Spot(4, part="address"), {2: 1}.get).keys() == {2}
 
 
 def test_what_of_a_line_a_cause_is_of_is_one_that_is_followed():
     parts = {"mask", "address", "pointer", "launch", "grid", "bounds", "branch"}
-    parts |= {"before", "after", "offset", "stride", "weights"}
-    said = {part for entry in entries().values() for part in entry.part.split("+")}
+    parts |= {"before", "after", "offset", "stride", "weights", "scale"}
+    said = {part for entry in entries().values() for part in re.split(r"[+|]", entry.part)}
     assert said - {""} == parts
 
 

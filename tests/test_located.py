@@ -165,6 +165,64 @@ SLIPS = {
         ),
         ("TILE-OUTSIDE", 6, "head_q_ptr = "),
     ),
+    "a maximum that forgets the tiles before": (
+        ("p01", "causal_tiles"),
+        (
+            "torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))",
+            "scores.amax(dim=-1, keepdim=True)",
+        ),
+        ("STATE-PARTS", 2, "new_max = scores.amax("),
+    ),
+    "an accumulator that is never read": (
+        ("p01", "plain"),
+        ("torch.addcmul(tile_acc, acc, rescale)", "torch.addcmul(tile_acc, new_acc, rescale)"),
+        ("TILE-SHARES", 3, "new_acc = torch.addcmul(tile_acc, new_acc"),
+    ),
+    "the old maximum subtracted": (
+        ("p06", "plain"),
+        ("= _safe_maximum(new_max)", "= _safe_maximum(running_max)"),
+        ("TILE-SHARES", 1, "safe_max = "),
+    ),
+    "a scale for the scores": (
+        ("p08", "dq"),
+        ('tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2', "scale_log2"),
+        ("PRODUCT-LEFT-OUT", 3, "scores = scale_log2"),
+    ),
+    "no column in the address": (
+        ("p02", "plain", "x_strides"),
+        (" + col_ids[None, :] * stride_xn", ""),
+        ("WRONG-STRIDE", 5, "x_ptrs = x_ptr + row_ids"),
+    ),
+    "a product that leaves x out": (
+        ("p02", "plain", "half"),
+        ("x_tile.to(tl.float32) *", "w_tile.to(tl.float32)[None, :] *"),
+        ("INPUT-NEVER-READ", 6, "products = w_tile"),
+    ),
+    "a choice by the scores": (
+        ("p04", "plain"),
+        ("tl.where(visible, scores,", "tl.where(scores, visible,"),
+        ("PRODUCT-LEFT-OUT", 1, "scores = tl.where(scores"),
+    ),
+    "an end of the full tiles that is too far": (
+        ("p06", "plain"),
+        ("query_start // BLOCK_N * BLOCK_N", "query_start * BLOCK_N * BLOCK_N"),
+        ("KEYS-AFTER-THE-QUERY", 3, "full_end = "),
+    ),
+    "a maximum over the smallest scores": (
+        ("p04", "plain"),
+        ("tl.maximum(running_max, tl.max(", "tl.maximum(running_max, tl.min("),
+        ("NAN-FROM-INF-MINUS-INF", 1, "new_max = "),
+    ),
+    "a pointer that no line of its step moves": (
+        ("p03", "batch_heads"),
+        ("    v_ptr += batch * v_strides[0] + head * v_strides[1]\n", ""),
+        ("WRONG-KV-HEAD", 3, "k_ptr += batch"),
+    ),
+    "a bound of the queries left as it was given": (
+        ("p09", "plain"),
+        ("    end_query = tl.minimum(key_start + BLOCK_N - 1 + window_size, seqlen)\n", ""),
+        ("NO-PRODUCT", 3, "diagonal_end, full_end, end_query = key_start"),
+    ),
     "the only line of a step left out": (
         ("p06", "window"),
         ('    safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)  # (BLOCK_M,)\n', ""),

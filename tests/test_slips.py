@@ -28,6 +28,9 @@ def test_a_slip_changes_one_line_of_a_step_and_stays_python(problem):
         )  # fmt: skip
 
 
+LEFT_OUT = "statement dropped"
+
+
 def said(step, lines, cause="P03-NO-SCALE"):
     return {"id": "plain", "step": step, "lines": lines, "cause": cause, "title": "t"}
 
@@ -42,6 +45,12 @@ def said(step, lines, cause="P03-NO-SCALE"):
     ],
 )
 def test_what_most_checks_say_counts(checks, verdict):
-    record = {"problem": "p03", "step": 2, "line": 7, "checks": checks}
+    record = {"problem": "p03", "step": 2, "line": 7, "kind": "operator", "checks": checks}
     assert slips.verdict_on(record) == verdict
     assert slips.table([record]).row_count == 2
+
+
+def test_the_line_of_what_is_left_out_is_one_beside_it():
+    record = {"step": 2, "line": 7, "checks": [said(2, [3, 8])]}
+    seen = {kind: slips.verdict_on(record | {"kind": kind})[1] for kind in ("name", LEFT_OUT)}
+    assert seen == {"name": "another line", LEFT_OUT: "its line"}

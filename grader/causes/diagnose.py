@@ -18,6 +18,7 @@ from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.others import exchanged
 from grader.causes.rules.sighting import Sighting
+from grader.source.feeding import Follow, Spot
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.grade_record import Diagnosis
@@ -173,8 +174,8 @@ class Casebook:
             named = decide(states, self._wrong, self._failed)
         if not named:
             named = decide(self._told(self._faults), self._faults, self._failed)[:1]
-        causes = [(found.kind, self._cause(found, cases, source)) for found, cases in named]
-        return _joined(causes)
+        causes = [(found, self._cause(found, cases, source)) for found, cases in named]
+        return _joined(causes, source)
 
     def _told(self, told: Mapping[Place, Sighting | None]) -> list[Hypothesis]:
         """Return what sightings say, by mistake; None is a case that was looked at in vain."""
@@ -232,7 +233,11 @@ class Casebook:
         elif step and source and found.kind is Kind.SEEN and found.spot.line:
             # What is seen at a line has nothing to do with a step that feeds nothing into it.
             step = step if source.reaches(found.spot, step) else None
-        places, spots = tuple(sorted(cases)), [found.spot, *(s.spot for s in self._lines_of(found))]
+        places, spots = tuple(sorted(cases)), [s.spot for s in self._lines_of(found)]
+        # Where the state parts says more than a line of which nothing is known to be wrong.
+        spots.insert(0 if found.spot.located or found.spot.part else len(spots), found.spot)
+        if source and found.spot.part == "pointer" and not found.spot.line:
+            spots.append(Spot(source.replacing(found.spot.of), located=True))
         for spot in filter(lambda spot: spot.line, spots if source else ()):
             fed_by = tuple(n for n in source.fed_by(spot) if step in (None, source.step_making(n)))
             if step is not None and not fed_by and source.step_at(spot.line) not in (None, step):
@@ -253,21 +258,25 @@ class Casebook:
         return [sighting for sighting in (*located, *states, *seen) if sighting.line]
 
 
-def _joined(causes: list[tuple[Kind, Cause]]) -> list[Cause]:
+def _joined(causes: list[tuple[Hypothesis, Cause]], source: Source | None) -> list[Cause]:
     """Return causes, each with those behind it that lines make wrong which make it wrong, too.
 
     A wrong offset leads to another head in one layout, and out of the tensor in another.
     """
-    found: list[Cause] = []
-    for kind, cause in causes:
-        own = set(cause.fed_by) if kind is Kind.SEEN else set()
-        first = next((one for one in found if own & set(one.fed_by)), None)
-        if first is None:
-            found.append(cause)
+    found: list[tuple[set[int], Cause]] = []
+    for hypothesis, cause in causes:
+        near = {*cause.fed_by}
+        if source and hypothesis.spot.line:
+            near &= {*source.fed_by(hypothesis.spot, Follow.NEAREST)}
+        joins = near if hypothesis.kind is Kind.SEEN else set()
+        number = next((n for n, (lines, _) in enumerate(found) if joins & lines), None)
+        if number is None:
+            found.append((near, cause))
         else:
+            lines, first = found[number]
             cases = tuple(sorted({*first.cases, *cause.cases}))
-            found[found.index(first)] = dataclasses.replace(first, cases=cases)
-    return found
+            found[number] = lines, dataclasses.replace(first, cases=cases)
+    return [cause for _, cause in found]
 
 
 def named_alike(of_bridge: list[Cause], named: list[Cause], source: Source) -> list[Cause]:

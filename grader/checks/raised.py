@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import TypeAdapter, ValidationError
 
 from grader.checks.outcome import CaseOutcome
-from grader.source.feeding import Spot, lines_setting
+from grader.source.feeding import Spot
+from grader.source.functions import lines_setting
 from grader.source.origins import lost_pointer, names_read, returned_from
 from grader.source.submission import Source
 from grader.spec.problem import Problem
@@ -20,6 +21,7 @@ from grader.spec.protocol import Reply
 _Size = int | list[int] | str  # the last says what is no tensor
 _Functions = TypeAdapter(list[tuple[int, dict[str, _Size]]])  # their lines, and what names hold
 _UNSET = re.compile(r"UnboundLocalError|NameError")
+_OF_LAUNCH = {"index out of range": "launch+index", "`if` conditionals": "launch"}
 _GRADIENT = re.compile(r"returned an invalid gradient at index (\d+)")
 
 
@@ -31,7 +33,7 @@ def of_error(
     None where all that the steps had made by then has the shapes that are due, or is not known.
     """
     lost = _of_pointer(failure, source) or _of_gradient(failure, source)
-    lost = lost or _of_nothing(failure, source)
+    lost = lost or _of_nothing(failure, source) or _of_launch(failure, source)
     if lost is not None:
         return lost
     try:
@@ -51,7 +53,8 @@ def of_error(
                     headline = f"{name} is {got}, expected a tensor"
                     help = f"step {number} says what {name} holds"
                 elif not made and ((isinstance(got, str) and due) or _is_unset(name, failure)):
-                    made = _first_line(source, number, line, name)
+                    own = source.step_at(failure.line) == number  # it is read there, not behind
+                    made = 0 if own else _first_line(source, number, line, name)
                     headline = f"{name} is not set in step {number}"
                     help = f"the code behind step {number} works with {name}: is it spelled so?"
                 if made and headline:
@@ -89,6 +92,14 @@ def _of_nothing(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
     help = f"set {name} in step {step}: the launch passes it to the kernel"
     found = _instead(failure, f"{name} is None: step {step} does not set it", failure.line, help)
     return dataclasses.replace(found, spot=passed)
+
+
+def _of_launch(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
+    """Say that given code fails by what a launch passes: too few numbers, or no constant."""
+    part = next((part for text, part in _OF_LAUNCH.items() if text in failure.headline), None)
+    if part is None or source.step_at(failure.line) is not None:
+        return None
+    return dataclasses.replace(failure, spot=Spot(failure.line, part=part))
 
 
 def _of_pointer(failure: CaseOutcome, source: Source) -> CaseOutcome | None:

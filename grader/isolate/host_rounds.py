@@ -19,6 +19,7 @@ from grader.kernel.dispatch import DispatchMode
 from grader.kernel.lines import running_line
 from grader.kernel.machine.engine import unseen
 from grader.kernel.observers.rounds import Held, RoundsShape, RoundsWriter
+from grader.source.loops import function_at, nodes_of
 
 _ALIKE = 0.999  # cosine of two rows that are the same but for a factor and rounding
 _LOOPS = (ast.For, ast.While)
@@ -34,7 +35,8 @@ class HostRounds(DispatchMode):
         super().__init__()
         self._shape, self._path = shape, path
         self._write = RoundsWriter(shape, memory)
-        self._loops = [n for n in ast.walk(ast.parse(source)) if isinstance(n, _LOOPS)]
+        self._tree = ast.parse(source)
+        self._loops = [n for n in ast.walk(self._tree) if isinstance(n, _LOOPS)]
         self._planes = inputs["q"].shape[:2].numel()
         self._length = inputs["q"].shape[2]
         self._known = {n: _directions(inputs[n].flatten(0, 2).cpu()) for n in ("q", "k", "v")}
@@ -140,7 +142,7 @@ class HostRounds(DispatchMode):
         self._open = False
         with unseen():
             held = dict(self._held()) if self._frame is not None else {}
-        self._write.end(held, _carried(self._loop), seen=seen)
+        self._write.end(held, _carried(self._tree, self._loop), seen=seen)
 
     def _held(self) -> Iterator[tuple[str, Held]]:
         rows, heads = self._queries.size, (1, self._planes)
@@ -160,12 +162,15 @@ def _directions(rows: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.normalize(rows.double(), dim=1)
 
 
-def _carried(loop: Any) -> set[str]:
-    """Return the names that a loop reads before it writes them."""
+def _carried(tree: ast.Module, loop: Any) -> set[str]:
+    """Return the names that a loop reads before it writes them, or that are read behind it."""
     order = _Order()
     for statement in loop.body if loop else ():
         order.visit(statement)
-    return {name for name, first in order.first.items() if first}
+    function = function_at(tree, loop.lineno) if loop else None
+    names = nodes_of(function, ast.Name) if function else ()
+    behind = {n.id for n in names if isinstance(n.ctx, ast.Load) and n.lineno > loop.end_lineno}
+    return {name for name, first in order.first.items() if first or name in behind}
 
 
 class _Order(ast.NodeVisitor):

@@ -23,7 +23,6 @@ from grader.spec.grade_record import (
 )
 from grader.spec.trace_record import SourceLine, TraceRecord
 
-_MOST_LINES = 6  # that are named as those which feed another
 ID_LIMIT = 12
 NAME_LIMIT = 40
 HEADLINE_LIMIT = 200
@@ -246,7 +245,7 @@ def _where(problem_id: str, cause: ReportedCause) -> str:
     if message.step_lines is not None:
         first, last = message.step_lines
         line = f" lines {first}-{last}" if first < last else f" line {first}"
-    if 0 < len(message.fed_by) <= _MOST_LINES:
+    if message.fed_by:
         lines = ", ".join(map(str, message.fed_by))
         line += f", which depends on line{'s' if len(message.fed_by) > 1 else ''} {lines}"
     parts = [f"{clean(problem_id, ID_LIMIT)}{step}", clean(test or "", 60), f"{file}{line}"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 _ADDED = (ast.Add, ast.Sub)
+CHOICES = {"where", "masked_fill", "masked_fill_"}
+ACCESSES = {"load", "store", *CHOICES}
 
 
 def names_in(*nodes: ast.AST | None) -> set[str]:
@@ -117,3 +119,37 @@ def _either(
         return [(test, opposite)]
     joined = [test.left, test.right] if isinstance(test, ast.BinOp) else [*test.values]
     return [part for value in joined for part in _either(value, {}, opposite)]
+
+
+def of_access(
+    call: ast.Call, called: str, parts: Container[str], within: tuple[ast.FunctionDef, ...]
+) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the expressions of a part of one access; the name of a descriptor is its pointer.
+
+    What chooses between scores and a number is a mask, too.
+    """
+    if called in CHOICES:
+        yield from (("", one) for one in call.args[:1] if "mask" in parts)
+        return
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    pointer = call.args[0] if call.args else owner
+    pointer = owner if isinstance(pointer, ast.List) else pointer
+    name = next(iter(names_in(leftmost(pointer))), "")
+    if "pointer" in parts:
+        yield name, leftmost(pointer)
+    if "address" in parts:
+        yield from ((name, one) for one in (owner, *call.args[:1]))
+    if "offset" in parts:
+        yield from ((name, one) for one in offsets_of(pointer) or [pointer])
+    if "mask" in parts:
+        at = 1 if called == "load" else 2
+        masks = [*call.args[at : at + 1], *(k.value for k in call.keywords if k.arg == "mask")]
+        tests = [n.test for f in within[-1:] for n in ast.walk(f) if isinstance(n, ast.If)]
+        yield from ((name, one) for one in (*masks, *tests))
+
+
+def is_plain_range(value: ast.AST | None) -> bool:
+    """Whether that is a range of names: what is wrong about it is made where they are."""
+    if not isinstance(value, ast.Call) or calls_in(value) != {"range"}:  # or tl.range
+        return False
+    return all(isinstance(a, (ast.Name, ast.Constant)) for a in value.args)

@@ -116,3 +116,30 @@ def exchanged(tree: ast.Module) -> Exchanged | None:
         found += pairs
         straight |= set() if pairs else {function.name}
     return found[0] if len(found) == 1 and found[0].function not in straight else None
+
+
+def lines_setting(tree: ast.Module | None, line: int, name: str) -> list[int]:
+    """Return the lines of the function at a line that give a name a value."""
+    function = function_at(tree, line) if tree is not None else None
+    return [n for n, _ in assigned_in(None, function, name)] if function is not None else []
+
+
+def functions_called(tree: ast.Module, line: int) -> list[int]:
+    """Return the first lines of the functions of the file that a line calls."""
+    calls = [n.func for n in ast.walk(tree) if isinstance(n, ast.Call) and n.lineno == line]
+    names = {n.id for n in calls if isinstance(n, ast.Name)}
+    return [n.lineno for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in names]
+
+
+def bare_loads(tree: ast.Module) -> dict[int, str]:
+    """Return the lines of loads that leave lanes undefined, each with the argument that it lacks.
+
+    They turn lanes off, by a mask or a block pointer's boundary_check, and give them no value.
+    """
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    loads = [n for n in calls if getattr(n.func, "attr", "") == "load" and n.args]
+    named = [(n.lineno, len(n.args), {k.arg for k in n.keywords}) for n in loads]
+    masked = [(n, m > 2 or "other" in k) for n, m, k in named if m > 1 or "mask" in k]
+    checked = [(n, "padding_option" in k) for n, _, k in named if "boundary_check" in k]
+    found = {n: "padding_option" for n, is_given in checked if not is_given}
+    return found | {n: "other" for n, is_given in masked if not is_given}

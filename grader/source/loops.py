@@ -73,3 +73,21 @@ def _named(tree: ast.Module, name: str) -> list[int]:
     """Return the lines that name a function: they call it, launch it or pass it on."""
     nodes = (n for n in nodes_of(tree) if name in (getattr(n, "id", ""), getattr(n, "attr", "")))
     return [n.lineno for n in nodes]
+
+
+def read_by(inner: ast.stmt) -> list[ast.AST]:
+    """Return what a statement reads itself, without those in it."""
+    if isinstance(inner, LOOPS):
+        return bounds_of(inner)
+    if isinstance(inner, (ast.If, ast.With, *FUNCTIONS)):
+        return [inner.test] if isinstance(inner, ast.If) else []
+    if isinstance(inner, ast.AugAssign) and isinstance(inner.target, ast.Name):
+        return [inner, ast.Name(inner.target.id, ast.Load())]  # what it adds to is read, too
+    return [inner]
+
+
+def bounds_of(loop: ast.AST) -> list[ast.AST]:
+    if isinstance(loop, ast.While):
+        return [loop.test]
+    over = loop.iter if isinstance(loop, (ast.For, ast.AsyncFor)) else loop
+    return list(over.args) if isinstance(over, ast.Call) else [over]

@@ -23,8 +23,9 @@ def lost_pointer(tree: ast.Module, line: int) -> tuple[int, str] | None:
             continue  # it may return one
         if any("ptr" in name for name in names) and not any("ptr" in name for name in made):
             lost[node.lineno] = next(name for name in names if "ptr" in name)
-    found = lines_feeding(tree, Spot(line, part="pointer"), lost.__contains__)
-    return next(((n, lost[n]) for n in found), None) if len(found) == 1 else None
+    of = {n: 1 for n in lost}.get
+    found = [*lines_feeding(tree, Spot(line, part="pointer"), of)]
+    return (found[0], lost[found[0]]) if len(found) == 1 else None
 
 
 def names_read(tree: ast.Module, line: int) -> set[str]:

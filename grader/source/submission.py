@@ -7,6 +7,7 @@ the student's file again, so that saving it during a run changes nothing.
 from __future__ import annotations
 
 import ast
+import bisect
 import dataclasses
 import errno
 import functools
@@ -18,23 +19,22 @@ from collections.abc import Collection
 from pathlib import Path
 
 from grader.base.regular_file import open_below
-from grader.source.expressions import assigned_by, calls_in, names_in
-from grader.source.feeding import (
-    Spot,
+from grader.source.expressions import assigned_by
+from grader.source.feeding import MOST_FEEDING, Follow, Spot, is_decided, lines_feeding, works_with
+from grader.source.functions import (
+    Exchanged,
     bare_loads,
+    exchanged,
     functions_called,
-    is_decided,
-    lines_feeding,
     lines_setting,
-    works_with,
 )
-from grader.source.functions import Exchanged, exchanged
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, is_turned, loops_around
 from grader.source.policy.rules import violations
 from grader.source.policy.violation import Violation
 from grader.source.reading import TooCostly, limited, try_parser
 from grader.source.signature import binds, look_alike, signature_difference
+from grader.source.statements import making, replacing
 from grader.source.steps import (
     code_of_steps,
     defaults_of_steps,
@@ -129,11 +129,12 @@ class Source:
         steps = {self._step_of(loop) for loop in loops_around(tree, line)} if tree else set()
         return steps.pop() if len(steps) == 1 else None
 
-    def fed_by(self, spot: Spot) -> tuple[int, ...]:
+    def fed_by(self, spot: Spot, follow: Follow = Follow.STEP) -> tuple[int, ...]:
         """Return the lines of steps that make what is wrong at another line, or may be.
 
-        Of a line of a step without a part, only of the head of a loop: its bounds may be those of
-        another step.
+        The nearest of each step that leads there, and those of the step which these depend on, as
+        far as they are few. Of a line of a step without a part, only of the head of a loop: its
+        bounds may be those of another step.
         """
         line, own = spot.line, self.step_at(spot.line)
         tree = self.tree if line and self.has_steps else None
@@ -142,40 +143,38 @@ class Source:
         others = None if spot.part else own
         if own is not None and not works_with(tree, spot):
             return ()
-        lines = lines_feeding(tree, spot, lambda n: self.step_making(n) not in (None, others))
-        return tuple(sorted(lines - {line}))
+
+        def step_of(number: int) -> int | None:
+            return None if (step := self.step_making(number)) == others else step
+
+        found = lines_feeding(tree, spot, step_of, follow)
+        found.pop(line, None)
+        fars = sorted(found.values())
+        far = max((far for far in fars if bisect.bisect(fars, far) <= MOST_FEEDING), default=-1)
+        return tuple(sorted(n for n in found if found[n] <= far))
 
     def reaches(self, spot: Spot, step: int) -> bool:
         """Whether what a line works with goes through a line of a step."""
-        tree, all_of_line = self.tree, Spot(spot.line)
+        tree = self.tree
         if tree is None or self.step_at(spot.line) == step:
             return tree is not None
-        return bool(
-            lines_feeding(tree, all_of_line, lambda n: self.step_making(n) == step, deep=True)
-        )
+        found = lines_feeding(tree, Spot(spot.line), self.step_making, Follow.ALL)
+        return any(self.step_making(n) == step for n in found)
 
     def statement_of_step(
         self, step: int, outputs: Collection[str], part: str
     ) -> tuple[int, tuple[int, ...]] | None:
         """Return the line of the statement of a step that makes a result, and lines it depends on.
 
-        That is the only one of the step; for the part "weights" of a cause the one with an
-        exponential; else the one that assigns one of the `outputs`. None where several do.
+        See `grader.source.statements`. None where several do.
         """
         lines, tree = self.lines_of_step(step), self.tree
         if lines is None or tree is None:
             return None
-        inside = range(lines[0], lines[1] + 1)
-        nodes = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno in inside]
-        assigns = [(n, assigned_by(n), getattr(n, "value", None)) for n in nodes]
-        makes = [n for n, names, _ in assigns if names & set(outputs)]
-        if part == "weights":
-            makes = [n for n, _, value in assigns if calls_in(value) & {"exp", "exp2"}]
-        if len(nodes) == 1 or len(makes) != 1:
-            return (nodes[0].lineno, ()) if len(nodes) == 1 else None
-        read = names_in(getattr(makes[0], "value", None))
-        fed = {n.lineno for n, names, _ in assigns if n is not makes[0] and read & names}
-        return makes[0].lineno, tuple(sorted(fed))
+        line, *others = making(tree, range(lines[0], lines[1] + 1), outputs, part) or [0]
+        if not line or len(others) > MOST_FEEDING:
+            return None
+        return line, tuple(others) or self.fed_by(Spot(line, located=True, part="value"))
 
     def set_before(self, line: int, name: str, step: int) -> int:
         """Return the line of a step that gave a name the value that it has at another line.
@@ -215,8 +214,11 @@ class Source:
             return own
         if tree is None or not self.keeps_given:
             return None  # the mistake may be in what was changed there
-        lines = lines_feeding(tree, spot, lambda number: self.step_making(number) is not None)
+        lines = lines_feeding(tree, spot, self.step_making)
         steps = {self.step_making(number) for number in lines}
+        left = {self.left_as_given[n][0] for n in lines if n in self.left_as_given}
+        if len(left) == 1:  # what it is to make it does not
+            return left.pop()
         # An access in a loop of the step may be wrong in that, and so may be what decides there.
         if spot.part == "bounds" and is_turned(tree, spot.line):
             return own
@@ -233,6 +235,14 @@ class Source:
                 return ast.parse(self._text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
+
+    def replacing(self, pointer: str) -> int:
+        """Return the line of a step that makes of others what a given line makes of a pointer's.
+
+        0 where none does.
+        """
+        given = defaults_of_steps(self._text) if self.tree else {}
+        return replacing(self.tree, given, self.step_at, pointer) if self.tree else 0
 
     def _step_of(self, lines: range) -> int | None:
         text = "" if self.other_release else self._text

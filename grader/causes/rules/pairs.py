@@ -61,6 +61,7 @@ def _moves_otherwise(counted: CountedPairs) -> Sighting | None:
         "K-AND-V-APART",
         row["line"],
         variant="moves_otherwise",
+        part="address",
         name=name,
         step=row["step"],
         size=row["size"],
@@ -94,7 +95,8 @@ def positions_in_the_tile(case: Case, counted: CountedPairs) -> Sighting | None:
     """A causal mask that compares positions inside the tiles, or a key with a query."""
     if before_the_window(case).any() or counted.due.all() or counted.twice.any():
         return None
-    if not counted.missing.any() and not counted.extra.any():
+    wrong = counted.missing | counted.extra
+    if not wrong.any() or not counted.masks[wrong].any():
         return None
     if (counted.due & ~counted.visited).any():
         return None
@@ -110,7 +112,7 @@ def positions_in_the_tile(case: Case, counted: CountedPairs) -> Sighting | None:
     ):
         shown = columns <= rows
         if any((guess & counted.visited == counted.taken).all() for guess in (shown, shown | full)):
-            line = counted.mask_of(counted.extra | counted.missing)
+            line = counted.mask_of(wrong)
             return Sighting(id, line, located=True, variant=variant, example=one_example(counted))
     return None
 
@@ -182,7 +184,7 @@ def twice(case: Case, counted: CountedPairs) -> Sighting | None:
     variant = "clamped" if past_the_end and not counted.twice[..., :-1].any() else ""
     first = counted.line_of(counted.taken_at, counted.twice)
     again = counted.line_of(counted.again_at, counted.twice) or counted.loop_line
-    located, before = False, bool((counted.twice & left).any())
+    located, before, masks = False, bool((counted.twice & left).any()), list[int]()
     only_sinks = not counted.twice[..., case.kwargs.get("num_sink_tokens", 0) :].any()
     of_sinks_alone = counted.over_queries and bool(
         (counted.twice & _out_of_reach(case, counted)).any()
@@ -192,7 +194,7 @@ def twice(case: Case, counted: CountedPairs) -> Sighting | None:
         # Of the sinks and of the window, by the pairs that each of them alone takes.
         masks = [counted.mask_of(counted.taken & ~counted.twice & side) for side in (left, ~left)]
         located = 0 not in masks and masks[0] != masks[1]
-        first = again = masks[before] if located else again
+        first = again = masks[before] or again
     pair = f"query {query} counts key {key}"
     if counted.product != "out":
         pair = f"{counted.product} counts the pair of query {query} and key {key}"
@@ -203,6 +205,7 @@ def twice(case: Case, counted: CountedPairs) -> Sighting | None:
         "FOLDED-IN-TWICE",
         again,
         located=located,
+        part="mask" if again in masks else None,
         through=counted.kernel_lines(counted.twice),
         variant=variant,
         pair=pair,
@@ -275,6 +278,14 @@ def wrong_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
             return None
         row = one_row(counted, extra, "counted")
         masks = counted.masks[extra]
+        if not counted.trace.arrays["visits"][list(counted.kernels)].any():
+            return Sighting(
+                "PRODUCT-LEFT-OUT",
+                counted.product_line,
+                variant="of_weights",
+                part="value",
+                product=counted.product,
+            )
         if (masks == 2).all():
             return Sighting(
                 "MASKED-SCORES-NOT-HIDDEN", counted.mask_of(extra), located=True, row=row
@@ -298,6 +309,7 @@ def wrong_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
             id,
             line,
             located=bool((masks > 0).all()) or variant == "not_of_the_product",
+            part="mask" if (masks > 0).all() else None,
             through=counted.kernel_lines(extra),
             variant=variant,
             product=counted.product,
@@ -323,6 +335,7 @@ def _missing(case: Case, counted: CountedPairs) -> Sighting | None:
             "LOOP-OVER-SEQLEN-Q",
             counted.mask_of(missing) if masked else counted.loop_line,
             located=masked,
+            part="mask" if masked else None,
             variant="by_a_mask" if masked else "",
             row=row,
         )

@@ -40,9 +40,11 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
         variant = "number_per_query" if name in ("lse", SCRATCH) else ""
         if name in ("out", "lse") and _takes_rows_again(trace):
             line, variant = line_of(trace, "q"), "loaded"
+        of_heads = (of.batch, of.head) != (made.batch, made.head)
         return Sighting(
             "STORED-ELSEWHERE",
             line,
+            part="pointer|address" if of_heads else "offset|address",
             variant=variant,
             name=shown,
             row=of.beside(made),

@@ -74,6 +74,8 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
         ):
             what, got, due = "columns", row["along"], row["column_stride"]
             variant = "" if got == 1 else "of_rows"
+        elif row["along"] == 0 != row["column_stride"]:
+            variant = "of_one_column"
         elif across in (stride, 0) or row["along"] != row["column_stride"]:
             continue
         elif owners and row["misaligned"]:

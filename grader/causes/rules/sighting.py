@@ -60,7 +60,7 @@ class Sighting:
     @functools.cached_property
     def spot(self) -> Spot:
         """Where it shows: of which part, its table in grader/spec/causes says."""
-        part = "" if self.located else self._part
+        part = self._part if not self.located or self._part == "mask" else ""
         if self.variant.startswith("of_queries"):  # the loop is over these, and keys end it
             part = _SIDES.get(part, part)
         named = self.pointer or self.figures.get("operand") or self.figures.get("name") or ""

@@ -40,8 +40,10 @@ def at_line(trace: Trace, counter: Counter) -> Sighting | None:
 
 
 def scores_left_out(trace: Trace) -> Sighting | None:
-    line = int(trace.arrays["discarded"][SCORES])
-    return Sighting("PRODUCT-LEFT-OUT", line, located=True) if line else None
+    for table, variant in (("discarded", ""), ("bare", "only_chooses")):
+        if line := int(trace.arrays[table][SCORES]):
+            return Sighting("PRODUCT-LEFT-OUT", line, located=True, variant=variant)
+    return None
 
 
 def columns_apart(trace: Trace) -> Sighting | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from grader.causes.state.comparing import Compared
 from grader.causes.state.ran import assignments
 from grader.causes.state.roles import LN_2
 from grader.kernel.observers.rounds import Rounds, Variable
-from grader.source.expressions import names_in
+from grader.source.expressions import assigned_by, names_in
 from grader.source.loops import nodes_of
 from grader.source.origins import returned_from
 from grader.source.submission import Source
@@ -31,13 +31,13 @@ def lines_to_blame(
     """
     tree, loop = source.tree, int(rounds.column("loop")[r])
     held = {v.name.partition("[")[0]: v for v in _held(rounds) if v.present[r]}
-    known, seen, found = list(_right(compared, r)), set(wrong), list[int]()
+    # What is made anew in a round and is the maximum of those before it is none.
+    known = {anew: list(_right(compared, r, anew=anew)) for anew in (False, True)}
+    seen, found = set(wrong), list[int]()
     suspects, exist = set(wrong), compared.oracle.rows
     # Of a name what it was set to last: before that it may have had another value for a while.
     while tree is not None and (
-        lines := sorted(
-            {max(assignments(tree, loop, {name}), default=0) for name in suspects} - {0}
-        )
+        lines := sorted({_set_at(tree, loop, name) for name in suspects} - {0})
     ):
         found, seen = lines, seen | suspects
         read = _read_at(tree, lines) & held.keys() - seen
@@ -45,17 +45,34 @@ def lines_to_blame(
         suspects = {
             name
             for name, of in values.items()
-            if not _is_among(of, known, exist) and not _is_of_tile(of, compared, r)
+            # What a line reads before it is set is that of the round before, which is right.
+            if (not held[name].carried or _set_at(tree, loop, name) < max(lines))
+            and not _is_among(of, known[not held[name].carried], exist)
+            and not _is_of_tile(of, compared, r)
         }
-    return [_in_called(tree, line) for line in found] if tree is not None else found
+    return [_in_called(tree, line, held, r, exist) for line in found] if tree else found
 
 
-def _in_called(tree: ast.Module, line: int) -> int:
-    """Return where a function of the file makes what it returns to a line, of right arguments."""
-    calls = [n.value for n in nodes_of(tree, ast.Assign) if n.lineno == line]
-    names = [call.func.id for call in calls if hasattr(getattr(call, "func", None), "id")]
-    made = returned_from(tree, names[0]) if len(names) == 1 else None
-    return made[0] if made else line
+def _set_at(tree: ast.Module, loop: int, name: str) -> int:
+    return max(assignments(tree, loop, {name}), default=0)
+
+
+def _in_called(
+    tree: ast.Module, line: int, held: Mapping[str, Variable], r: int, exist: np.ndarray
+) -> int:
+    """Return where a function of the file makes what it returns to a line, of right arguments.
+
+    What it returns as it is passed is as wrong as that.
+    """
+    assigns = [n for n in nodes_of(tree, ast.Assign) if n.lineno == line]
+    calls = [n for n in assigns if hasattr(getattr(n.value, "func", None), "id")]
+    made = returned_from(tree, calls[0].value.func.id) if len(calls) == 1 else None
+    if made is None:
+        return line
+    passed = [held[name].values for name in names_in(calls[0].value) & held.keys()]
+    got = [held[name].values[r] for name in assigned_by(calls[0]) & held.keys()]
+    as_it_was = [x for of in passed for x in of[max(r - 1, 0) : r + 1]]
+    return line if any(_is_among(x, as_it_was, exist) for x in got) else made[0]
 
 
 def _held(rounds: Rounds) -> Iterator[Variable]:
@@ -68,7 +85,7 @@ def _read_at(tree: ast.Module, lines: list[int]) -> set[str]:
     return names_in(*(n for n in statements if n.lineno in lines))
 
 
-def _right(compared: Compared, r: int) -> Iterator[np.ndarray]:
+def _right(compared: Compared, r: int, *, anew: bool) -> Iterator[np.ndarray]:
     """Yield what an online softmax holds in a round: numbers of the queries, and rows of them."""
     now = compared.oracle.states[r]
     old = compared.oracle.states[r - 1] if r else None
@@ -83,7 +100,7 @@ def _right(compared: Compared, r: int) -> Iterator[np.ndarray]:
     scale = abs(compared.oracle.scale) or 1.0
     for unit in (1.0, 1.0 / LN_2, 1.0 / scale):
         yield unit * now.largest
-        if old is not None:  # what is infinite says little
+        if old is not None and not anew:  # what is infinite says little
             yield unit * before
     yield from (rescale, total, total - earlier, earlier, np.exp(np.log(earlier) - np.log(rescale)))
     yield from (sums, sums - others, others, now.out)

@@ -7,6 +7,7 @@ the kernel takes it; one that no round takes counts from the last round that hol
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -104,6 +105,9 @@ def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Or
         np.logical_or.at(
             took[r], (slice(None), positions[r, there]), rounds.taken[r][:, there] & rows[:, None]
         )
+        if not rounds.kernel:  # a weight that is NaN is not 0, though its pair is masked
+            unknown = _has_nan(rounds, r)
+            took[r, unknown] = due[unknown] & held[r]
         kv = keys[there] // case.seqlen_k
         if other_head is None and not np.isin(kv, kv_planes[rows]).all():
             other_head = r
@@ -128,6 +132,13 @@ def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Or
     return Oracle(
         tuple(states), tuple(own), pairs, rows, positions, other_head, never, scale, case.seqlen_q
     )
+
+
+def _has_nan(rounds: Rounds, r: int) -> np.ndarray:
+    """Return in which rows something that a program carries is NaN after a round."""
+    held = [of.values[r] for of in (*rounds.vectors, *rounds.matrices) if of.carried]
+    nan = [np.isnan(values).reshape(len(values), -1).any(1) for values in held]
+    return functools.reduce(np.logical_or, nan, np.zeros(len(rounds.queries), bool))
 
 
 def _counts_from(due: np.ndarray, held: np.ndarray, took: np.ndarray) -> np.ndarray:

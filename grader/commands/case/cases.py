@@ -94,7 +94,7 @@ class Case(Table):
     def feeding_lines(self) -> set[int]:
         """Return the lines that make what a wrong line works with."""
         tree, wrong = ast.parse(self.text()), self.wrong_lines()
-        return set().union(*(lines_feeding(tree, Spot(n), lambda _: True) for n in wrong)) - wrong
+        return set().union(*(lines_feeding(tree, Spot(n), lambda _: 1) for n in wrong)) - wrong
 
     def _compared(self) -> list[str]:
         before, after = self.text().splitlines(), self.answer().splitlines()

@@ -55,6 +55,7 @@ class Asking(Operation):
     of: Operation
     makers: tuple[Operation | None, ...]
     loops: tuple[Operation, ...]
+    noted: tuple[int, ...]  # whose notes those of the operands are
 
 
 def annotate(module: Module) -> int:
@@ -66,6 +67,10 @@ def annotate(module: Module) -> int:
 
     def notes(values: Sequence[int]) -> tuple[int, ...]:
         return tuple(value + distance for value in values if value in followed)
+
+    def compared(value: int, maker: Operation | None) -> int:
+        """Return what a condition compares, which has a note; else the value itself."""
+        return maker.operands[0] if maker and maker.name == "arith.cmpf" else value
 
     def visit(blocks: list[Block], loops: tuple[Operation, ...] = ()) -> None:
         for number, block in enumerate(blocks):
@@ -90,7 +95,8 @@ def annotate(module: Module) -> int:
                     asking = Asking(ASKING, notes(op.results), (), op.place)
                     asking.of, asking.loops = op, loops
                     asking.makers = tuple(map(makers.get, op.operands))
-                    asking.operands = (*op.operands, *op.results, *notes(op.operands))
+                    asking.noted = tuple(map(compared, op.operands, asking.makers))
+                    asking.operands = (*op.operands, *op.results, *notes(asking.noted))
                     block.operations.append(asking)
 
     for blocks in module.functions.values():
@@ -116,7 +122,7 @@ def translate(op: Operation, translation: Translation) -> Run:
                 env[0],
                 tuple(env[value] for value in operands),
                 tuple(env[value] for value in results),
-                tuple(env[value + distance] for value in operands),
+                tuple(env[value + distance] for value in op.noted),
                 types,
                 op.makers,
                 op.loops,

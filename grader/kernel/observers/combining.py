@@ -79,7 +79,13 @@ class Combining:
             record.arrays["mask_lines"][record.kernel] = mask_line
             rows = "queries" if over_queries else "keys"
             record.arrays["mask_rows"][record.kernel] = trace.MASK_ROWS.index(rows)
-        note = Note(note.axes, hidden, mask, mask_line, weights, False, note.product)
+        of_scores = [other for other in known if other.is_of_pairs]
+        decided = min(other.decided for other in of_scores) if of_scores else 0
+        if name == _CHOICE and list(map(_of_pairs, notes)) == [True, False, False]:
+            decided = record.where.line
+        note = Note(
+            note.axes, hidden, mask, mask_line, weights, False, note.product, decided=decided
+        )
         if name in _EXPONENTIALS:
             shown = _shows(result, note, keys)
             if shown is not None and bool(shown.any()):

@@ -53,7 +53,8 @@ class Note:
     Of pairs `hidden` says which are masked, `mask` is as in `trace.Trace`, `mask_line` is where
     that was made, and `weights` says whether the tile is behind an exponential. `product` is
     which product it is made of, from which line on and from which column on. `factors` are the
-    tiles, with note, array and type, that it is the elementwise product of.
+    tiles, with note, array and type, that it is the elementwise product of. `decided` is the line
+    where scores only chose between numbers that are none, 0 where scores are part of it.
     """
 
     axes: tuple[Rows | None, ...]
@@ -64,6 +65,7 @@ class Note:
     loaded: bool = False
     product: tuple[int, int, Tensor] | None = None
     factors: tuple[tuple[Note, Tensor, Type], ...] = ()
+    decided: int = 0
 
     @property
     def _arrays(self) -> dict[Any, Tensor]:
@@ -118,8 +120,8 @@ class Note:
         )
         weights, loaded = any(n.weights for n in known), all(n.loaded for n in known)
         product = next((note.product for note in known if note.product), None)
-        line = max(note.mask_line for note in known)
-        joined = Note(axes, mask_line=line, weights=weights, loaded=loaded, product=product)
+        line, decided = (max(getattr(n, of) for n in known) for of in ("mask_line", "decided"))
+        joined = Note(axes, None, None, line, weights, loaded, product, decided=decided)
         arrays = [note._arrays for note in known]
 
         def join(name: Any) -> Tensor:

@@ -10,7 +10,14 @@ import numpy as np
 from grader.kernel.machine import events
 from grader.kernel.observers.knowledge import Rows, Tile
 from grader.kernel.observers.record import Record
-from grader.kernel.observers.trace import OF_PAIRS, OPERANDS, SEVERAL_LINES, SOURCE_LINES, Counter
+from grader.kernel.observers.trace import (
+    OF_PAIRS,
+    OPERANDS,
+    SCORES,
+    SEVERAL_LINES,
+    SOURCE_LINES,
+    Counter,
+)
 
 
 class Pairs:
@@ -57,6 +64,8 @@ class Pairs:
             return size
         if not weights.note.weights:
             record.arrays["bare"][product] = record.where.line
+        if weights.note.decided:
+            record.arrays["bare"][SCORES] = weights.note.decided
         lengths = shape.seqlen_k, shape.seqlen_q
         length = lengths[values.of_queries]
         kept = _of_its_head(free, lengths[not values.of_queries])

@@ -223,7 +223,7 @@ class Trace:
     the same numbers to.
     `discarded` is, per product and for scores, a line of whose results nothing took up those of
     earlier rounds, 0 if none, `doubled` a line that counts those twice, `bare` one
-    whose operand is behind no exponential;
+    whose operand is behind no exponential, or for scores one where they only choose a number;
     `columns` is the first dot of tiles that begin at different columns of head_dim, and the first
     store of a product to other columns than its own; `stored_products` the product, from 1, that
     was stored where this one belongs, and its line; `overwritten`, per gradient, the first two
