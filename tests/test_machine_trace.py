@@ -49,7 +49,7 @@ SEEN = {
         | {"met": 128**2, "masks": 128**2, "dots": 3, "accesses": 5, "programs": 0}
     ),
     "p08": (
-        {"LAUNCHES": 4, "PROGRAMS": 6, "MULTIPLY_ADDS": 8388608, "ELEMENTS_READ": 115328}
+        {"LAUNCHES": 4, "PROGRAMS": 6, "MULTIPLY_ADDS": 8396800, "ELEMENTS_READ": 115328}
         | {"DISTINCT_READ": 32768, "UNKNOWN_READS": 8832, "stores": 128, "visits": 45056}
         | {"takes": 4 * CAUSAL, "met": 57344, "masks": 57344}
         | {"dots": 9, "accesses": 12, "programs": 1}

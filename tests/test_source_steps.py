@@ -148,10 +148,10 @@ def test_what_ends_no_line_for_python_moves_no_step(char):
 @pytest.mark.parametrize(
     ("problem_id", "step", "outputs", "part", "starts"),
     [
-        ("p08", 3, {"dq"}, "", ("dq =", "ds =")),
+        ("p08", 3, {"dq"}, "", ("dq =", "scores =", "scores =", "p =", "dp =", "ds =")),
         ("p08", 3, {"dq"}, "weights", ("p =", "scores =", "scores =")),
-        ("p08", 4, {"dk", "dv"}, "", ("dv =", "p_t =")),
-        ("p08", 1, {"dk"}, "", ("dk[", "ds =")),
+        ("p08", 4, {"dk", "dv"}, "", ("dv =", "scores_t =", "log2_p_t =", "p_t =")),
+        ("p08", 1, {"dk"}, "", ("dk[", "scores =", "p =", "dp =", "delta =", "ds =")),
         ("p08", 1, {"dq", "dk"}, "", None),  # several statements
         ("p08", 7, {"dk"}, "", ("begin =",)),  # the only one
         ("p09", 7, {"dsink_logits"}, "", ("dsink_logits =", "sink_p =")),

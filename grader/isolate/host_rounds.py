@@ -19,7 +19,6 @@ from grader.kernel.dispatch import DispatchMode
 from grader.kernel.lines import running_line
 from grader.kernel.machine.engine import unseen
 from grader.kernel.observers.rounds import Held, RoundsShape, RoundsWriter
-from grader.source.loops import function_at, nodes_of
 
 _ALIKE = 0.999  # cosine of two rows that are the same but for a factor and rounding
 _LOOPS = (ast.For, ast.While)
@@ -167,8 +166,8 @@ def _carried(tree: ast.Module, loop: Any) -> set[str]:
     order = _Order()
     for statement in loop.body if loop else ():
         order.visit(statement)
-    function = function_at(tree, loop.lineno) if loop else None
-    names = nodes_of(function, ast.Name) if function else ()
+    around = [f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and loop in ast.walk(f)]
+    names = [n for f in around[-1:] for n in ast.walk(f) if isinstance(n, ast.Name)]
     behind = {n.id for n in names if isinstance(n.ctx, ast.Load) and n.lineno > loop.end_lineno}
     return {name for name, first in order.first.items() if first or name in behind}
 

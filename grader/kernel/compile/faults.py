@@ -32,12 +32,12 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     """Return the reply for `error`, which came out of the submitted file at `path`."""
     if isinstance(error, BadReturn):
         return Reply(nonce, Status.BAD_RETURN, text=_text(error))
+    if isinstance(error, MemoryError):
+        traceback.clear_frames(error.__traceback__)  # room for what follows
     chain = _chain(error)
     line = 0
     for cause in chain:  # the innermost cause that passes through the submission's file wins
         line = _read_line(cause, path) or _line_in(cause, path) or line
-    if isinstance(error, MemoryError):
-        traceback.clear_frames(error.__traceback__)  # room for what follows
     # What the judge says is not measured, whatever a file has made of it: its class tells why.
     shown = next((e for e in chain if isinstance(e, NotMeasured)), error)
     text = _text(shown)
