@@ -165,7 +165,7 @@ class _Read:
         return hand_in, {problem: self.data[sha] for problem, sha in hand_in.files.items()}
 
     def _read(self, one: Found, given: Mapping[str, Any]) -> HandIn:
-        contents = archives.read(one.path)
+        contents = archives.read(one.path, or_requests=True)
         code = receipt.code(contents.files)
         files, parts = {}, {}
         for path, data in contents.files.items():

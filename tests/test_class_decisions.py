@@ -66,8 +66,10 @@ def test_a_request_alone_is_a_submission_that_changes_no_answer(course, tmp_path
     assert code == 0, out
     assert "asks: and line 41?" in run(course, "requests", "--all")[1]
     assert parts_of(path) == before
-    for text in ("please look\n", "# p44\nx\n"):  # no request: still a submission without an answer
-        bad = write(tmp_path / "bad", {"bob.zip": packed({"regrade.md": text})})
+    # No request, or an answer under another name, which nobody is to miss: refused as before.
+    misnamed = {"regrade.md": "# p02\nx\n", "p02/mine.py": "x"}
+    for files in ({"regrade.md": "please look\n"}, {"regrade.md": "# p44\nx\n"}, misnamed):
+        bad = write(tmp_path / "bad", {"bob.zip": packed(files)})
         out = run(course, "collect", str(bad))[1]
         assert "got no answer" in out, out
 

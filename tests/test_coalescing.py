@@ -268,6 +268,10 @@ def test_the_report_says_what_is_predicted_though_the_check_failed():
     assert "docs/predict.md says how far predictions for an H100 were off" in page
     assert told.startswith("predicted, never counts: A100 0.5 ms, H100 0.5 ms, H200 0.5 ms; rows=8")
     assert "_k: A100, H100, H200: bound by issue slots, 40 % of the peak of its dots" in told
+    check = CheckResult(id="compiles", title="it compiles", verdict="fail", predicted=call)
+    problem = record(NAMES[0]).problems[0].model_copy(update={"checks": (check,)})
+    (line,) = words.lines([problem] * 2)  # of several no shape is said
+    assert line.startswith("predicted for an H100, for other shapes than those timed, never counts")
 
 
 def test_the_report_says_why_nothing_is_predicted():

@@ -8,7 +8,7 @@ import torch
 import reference
 from grader.causes import fitting
 from grader.causes.fitting import Fit, Result, best_fit
-from grader.checks.correctness import expect
+from grader.checks.correctness import element_errors, expect
 from grader.spec.cases import resolve
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem
@@ -197,3 +197,19 @@ def test_a_result_that_stops_short_of_a_mistake_does_not_show_it():
     for changes, shown in ((wrong, True), (by_head_dim, False)):
         fit, _ = best_fit([mistake], made.case, made.inputs, made.result(changes))
         assert (fit >= Fit.WHOLE) is shown
+
+
+def test_what_a_mistake_hardly_changes_shows_it_where_all_that_is_wrong_is_next_to_it():
+    made = Made("p06", {"seqlen": 256, "window_size": 128}, "fp32")
+    (mistake,) = (m for m in made.mistakes if m.id == "WINDOW-ONE-LARGER")
+    expected, name = made.expected, "lse"
+    truth, wrong = expected.truth[name], made.predicted(mistake)[name].double()
+    little = element_errors(name, wrong, expected) < 3.0  # nowhere plainly wrong
+    near, apart = torch.where(little, wrong, truth), 2 * torch.where(little, wrong, truth) - truth
+    predicted = {name: near}
+    assert 0 < int((element_errors(name, near, expected) > 1.0).sum()) < near.numel()
+    assert fitting._fit(predicted, made.result({name: near})) is Fit.PARTLY
+    assert fitting._fit(predicted, made.result({name: apart})) < Fit.PARTLY
+    # Of an output that it says nothing of, and that is wrong too, it explains nothing.
+    out = expected.truth["out"] + 9.0
+    assert fitting._fit(predicted, made.result({name: near, "out": out})) < Fit.PARTLY

@@ -46,7 +46,7 @@ def test_products_of_torch_earn_nothing_and_are_told():
     assert adds.least == 2 * pairs * 64 > adds.done
     work = score_work(figures, 2)
     assert work.points.earned == 0 and work.verdict is Verdict.PASS
-    assert work.reason.endswith("sums and outer products of tiles are counted")
+    assert work.reason.endswith("and sums and outer products of tiles")
 
 
 _LATER = """

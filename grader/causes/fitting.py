@@ -28,9 +28,10 @@ _APART_IF_EXACT = 3.0  # as much where the submission follows it to fp32 roundin
 _MUCH_CLOSER = 1e-5  # or this much closer to the mistake than the mistake is to the truth
 _FAR_TOO_LARGE = 1e3  # times the largest right number of a head
 _NEXT_TO_IT = 0.1  # of the distance between a mistake and the truth
-# An output of so few numbers follows a mistake if it is so near, relative to it and to how far it
-# is from the truth.
-_FEW, _NEXT_TO_FEW = 16, 0.03
+# So near to a mistake, relative to it and to how far it is from the truth, is next to it: an output
+# of so few numbers follows no other; and what a mistake hardly changes shows it where all that is
+# wrong is as near.
+_FEW, _NEXT_TO_MISTAKE = 16, 0.03
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
 # Where nearly all elements stop short of a mistake by the same share of the way, it is another one:
 # delta / head_dim is not delta left out.
@@ -163,7 +164,7 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     much_closer |= off <= torch.maximum(rounding, _MUCH_CLOSER * _blown_up(mistaken, truth))
     # Zero is no number near by: what is not stored is zero, or next to it.
     follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got == 0.0))
-    next_to = off <= _NEXT_TO_FEW * torch.minimum((mistaken - truth).abs(), mistaken.abs())
+    next_to = off <= _NEXT_TO_MISTAKE * torch.minimum((mistaken - truth).abs(), mistaken.abs())
     # By chance one of them is near, where the tolerance is wide; sums of 16 bits are no nearer.
     if got.numel() <= _FEW and close.precision in ("fp32", "tf32"):
         follows &= much_closer | next_to

@@ -188,8 +188,8 @@ def score_work(figures: WorkFigures, possible: float) -> ComponentResult:
         kind, amount = min(figures.amounts.items(), key=lambda item: _part(item[1], figures.full))
         if amount.done < amount.least:
             reason = (
-                f"the products that were seen do {amount.done:,} {kind}, the output needs at least"
-                f" {amount.least:,}: tl.dot, sums and outer products of tiles are counted"
+                f"the judge saw {amount.done:,} {kind}, and the output needs at least"
+                f" {amount.least:,}: it sees tl.dot, and sums and outer products of tiles"
             )
         else:
             reason = (

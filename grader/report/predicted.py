@@ -77,7 +77,7 @@ def lines(problems: Iterable[ProblemResult]) -> list[str]:
     if len(told) > 1:
         times = [(p, time_cells(call.launches)[1]) for p, call in told if call.launches]
         shown = [f"{clean(p.id)} {cell}" for p, cell in times if cell != "-"]
-        head = "predicted on an H100, in shapes that are not those timed, never counts"
+        head = "predicted for an H100, for other shapes than those timed, never counts"
         return [f"{head}: {', '.join(shown)}"] if shown else []
     return [line for _, call in told for line in _of_one(call)]
 

@@ -66,11 +66,8 @@ class Stores:
         Returns:
             Where another program of the launch had stored other numbers.
         """
-        found, record, size = (
-            self._elements.get(start),
-            self._record,
-            extent(tensor.shape, tensor.stride()),
-        )
+        found, record = self._elements.get(start), self._record
+        size = extent(tensor.shape, tensor.stride())
         if found is None or len(found.writer) != size:
             found = _Elements(np.zeros(size, np.int64), np.zeros(size, bits.dtype))
             self._elements[start] = found

@@ -32,18 +32,18 @@ _TAR, _TAR_AT = b"ustar", 257
 _EXPECTED = "expected a folder, a .zip, a .tar, a .tar.gz or a .py file"
 
 
-def read(path: Path) -> Contents:
+def read(path: Path, *, or_requests: bool = False) -> Contents:
     """Read the answers in a folder, a zip, a tar, a tar.gz, or a single .py file.
 
     Answers are named `<any prefix>/pNN/<file>.py`, with one prefix for all. Where no folder is
-    called pNN, they are found by their own names.
+    called pNN, they are found by their own names. With `or_requests` a regrade.md may come alone.
 
     Raises:
         ArchiveError: it cannot be read, or holds no answer, two submissions or one answer twice.
     """
     what = shown(path.name or str(path))
     with contextlib.ExitStack() as stack:
-        return choose(_entries(path, what, stack), what)
+        return choose(_entries(path, what, stack), what, or_requests=or_requests)
 
 
 def holds_answers(folder: Path) -> bool:

@@ -71,8 +71,10 @@ def named(names: Sequence[str]) -> str:
     return f"{some} and {more} more" if more > 0 else some
 
 
-def choose(entries: Iterable[Entry], what: str) -> Contents:
+def choose(entries: Iterable[Entry], what: str, *, or_requests: bool = False) -> Contents:
     """Pick and read the answers; `what` names the submission in messages.
+
+    With `or_requests` a file of requests may stand alone.
 
     Raises:
         ArchiveError: there is no answer, there are two submissions, or an answer twice.
@@ -89,9 +91,11 @@ def choose(entries: Iterable[Entry], what: str) -> Contents:
             usable.setdefault(parts, []).append(entry)
     depth, matches = _matches(usable)
     places = _answers(matches, usable, notes)
-    if not places and (asked := _asked_alone(usable, notes)):
-        return Contents({}, notes.sentences(), requests=asked)
     if not places:
+        if or_requests and [parts[-1] for parts in usable] == [requests.NAME]:
+            asked = requests.found(_bytes(*usable.values()), notes.say)
+            if asked:
+                return Contents({}, notes.sentences(), requests=asked)
         raise ArchiveError(_nothing(what, usable, notes))
     prefixes = sorted({parts[:-depth] for parts in places})
     if len(prefixes) > 1:
@@ -113,16 +117,6 @@ def choose(entries: Iterable[Entry], what: str) -> Contents:
     others = [parts for parts in usable if parts not in matches and parts not in handed_out]
     _note_others(others, usable, notes)
     return Contents(dict(sorted(files.items())), notes.sentences(), version, asked)
-
-
-def _asked_alone(usable: dict[_Parts, list[Entry]], notes: _Notes) -> dict[str, str]:
-    """Return the requests of a submission that is regrade.md and no answer, others noted."""
-    places = [parts for parts in usable if parts[-1] == requests.NAME]
-    if len(places) != 1:
-        return {}
-    asked = requests.found(_bytes(usable.pop(places[0])), notes.say)
-    _note_others(usable, usable, notes)
-    return asked
 
 
 def holds_answers(entries: Iterable[Entry]) -> bool:
