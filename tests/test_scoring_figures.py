@@ -115,9 +115,7 @@ def test_less_work_than_any_right_answer_does_earns_nothing():
     work = scoring.score_work(figures, 2)
     assert work.verdict is Verdict.PASS and work.points == pts(0, 2, 2)
     told = "the judge saw 1,999 multiply-adds, and the output needs at least 2,000"
-    assert (
-        work.reason == f"{told}: it sees tl.dot, and sums and outer products of tiles"
-    )
+    assert work.reason == f"{told}: it sees tl.dot, and sums and outer products of tiles"
     assert not scoring.is_wasteful(work)
     enough = work_of(multiply_adds=dots.model_copy(update={"done": 2000}))
     assert scoring.score_work(enough, 2).points == pts(2, 2, 2)
