@@ -94,6 +94,32 @@ def dot_of_two_types(x, y, n):
 
 
 @triton.jit
+def dot_of_offsets(x, y, n):
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(y + at, tl.dot(tl.load(x + at), at))
+
+
+@triton.jit
+def transposed_pointer(x, y, n):
+    tl.store(y, tl.trans(x))
+
+
+@triton.jit
+def offset_with_a_fraction(x, y, n):
+    tl.store(y, tl.load(x + n / 2))
+
+
+@triton.jit
+def maximum_of_a_pointer(x, y, n):
+    tl.store(y, tl.maximum(tl.load(x), x * 2.0))
+
+
+@triton.jit
+def arguments_exchanged(x, y, n):
+    tl.store(y, tl.load(tl.arange(0, 1) * x + n))
+
+
+@triton.jit
 def no_such_function(x, y, n):
     tl.store(y, tl.softplus(tl.load(x)))
 

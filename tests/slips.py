@@ -4,7 +4,8 @@ The corpora hold mistakes that somebody had in mind, for which the judge has bee
 expression of one step of a model answer is changed at random: a comparison, an operator, a name for
 a near one, a constant, an axis, the order of two arguments, a statement left out. Of the slips that
 fail a check, the table counts those whose step and line the judge names, and those whose cause has
-a name; `--out` records all that was said, `--show` prints what is not right.
+a name, or is an error that says itself what is wrong, as that of a name which is not defined;
+`--out` records all that was said, `--show` prints what is not right.
 A slip takes some 18 CPU seconds.
 """
 
@@ -192,7 +193,7 @@ def judge_one(problem: str, seed: str, many: int, index: int, end: float) -> dic
     judged = judge(slip.text, load_problem(problem))
     checks = []
     for check in judged.checks:
-        if check.share < 1.0 and check.verdict != "not-measured":
+        if check.share < 1.0 and check.verdict not in ("not-measured", "skipped"):
             cause, message = check.diagnosis, check.message
             checks.append(
                 {
@@ -230,14 +231,23 @@ def verdict_on(record: dict[str, Any]) -> tuple[str, str, str]:
         else "another line"
         if sum(bool(check["lines"]) for check in checks) >= half
         else "no line",
-        "named" if sum(bool(check["cause"]) for check in checks) >= half else "no name",
+        "named"
+        if sum(bool(check["cause"]) for check in checks) >= half
+        else "said"
+        if sum(bool(check["cause"]) or _is_error(check) for check in checks) >= half
+        else "no name",
     )
+
+
+def _is_error(check: dict[str, Any]) -> bool:
+    """Whether the code did not run, at a line: Python or Triton says why, and the judge what for."""
+    return check["verdict"] == "error" and bool(check["lines"])
 
 
 _COLUMNS = (
     *("right step", "wrong step", "no step"),
     *("its line", "another line", "no line"),
-    *("named", "no name"),
+    *("named", "said", "no name"),
 )
 
 

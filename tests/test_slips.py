@@ -31,8 +31,9 @@ def test_a_slip_changes_one_line_of_a_step_and_stays_python(problem):
 LEFT_OUT = "statement dropped"
 
 
-def said(step, lines, cause="P03-NO-SCALE"):
-    return {"id": "plain", "step": step, "lines": lines, "cause": cause, "title": "t"}
+def said(step, lines, cause="P03-NO-SCALE", verdict="fail"):
+    found = {"id": "plain", "step": step, "lines": lines, "cause": cause, "title": "t"}
+    return found | {"verdict": verdict}
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,8 @@ def said(step, lines, cause="P03-NO-SCALE"):
         ([], ("passes",) * 3),
         ([said(2, [7])], ("right step", "its line", "named")),
         ([said(3, [9], None)], ("wrong step", "another line", "no name")),
+        ([said(2, [7], None, "error")] * 2, ("right step", "its line", "said")),
+        ([said(2, [], None, "error")], ("right step", "no line", "no name")),
         ([said(None, [], None), said(None, []), said(2, [7])], ("no step", "no line", "named")),
     ],
 )

@@ -79,6 +79,25 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         "tl.dot(a, b) sums over the columns of a and the rows of b: does one need tl.trans?",
     ),
     (
+        r"invalid operands of type (pointer<\w+> and triton\.language\.(b?float|fp)"
+        r"|triton\.language\.(b?float|fp)\w+ and pointer)",
+        "a pointer meets a number with a fraction: offsets are whole numbers (//, not /), and a"
+        " value has to be loaded first",
+    ),
+    (
+        r"invalid operands of type (pointer|\S+ and pointer)",
+        "a pointer stands where a number is due: load its value first, or compare the order of the"
+        " arguments in this line",
+    ),
+    (
+        r"Unsupported (lhs|rhs) dtype u?int",
+        "tl.dot multiplies tiles of floats: these are whole numbers, as offsets are, not values",
+    ),
+    (
+        r"tl\.trans invoked with a 0- or 1-dimensional tensor",
+        "tl.trans exchanges the two axes of a tile: this has one axis, or is one number or pointer",
+    ),
+    (
         r"Cannot bitcast",
         "bitcast keeps the bits, so both types need one size; to convert the values, leave it out",
     ),
