@@ -240,7 +240,7 @@ def verdict_on(record: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _is_error(check: dict[str, Any]) -> bool:
-    """Whether the code did not run, at a line: Python or Triton says why, and the judge what for."""
+    """Whether the code did not run, at a line: Python or Triton says why."""
     return check["verdict"] == "error" and bool(check["lines"])
 
 

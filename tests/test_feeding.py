@@ -267,6 +267,7 @@ _BRANCH = "if (key_start < full_start) | (key_start >= full_end):"
         ("if key_start < full_start:", "after", "if key_start <", 1),
         ("if (key_start < full_start) | (key_start > full_end):", "after", "if (key_start <", 1),
         ("if (key_start < full_start) & (key_start >= full_end):", "after", "full_", None),
+        ("if (key_start < full_start) | (key_start >= end_key):", "after", "if (key_start <", 1),
         (
             f"is_full = (key_start >= full_start) & (full_end > key_start){_IF}",
             "after",
@@ -288,6 +289,18 @@ def test_a_branch_shows_whether_its_test_or_a_bound_is_wrong(test, part, fed_by,
     spot = Spot(line, part=f"branch+{part}")
     assert all(lines[n - 1].strip().startswith(fed_by) for n in source.fed_by(spot, Follow.NEAREST))
     assert source.fed_by(spot, Follow.NEAREST) and source.step_behind(spot) == step
+
+
+def test_a_branch_that_changes_nothing_is_wrong_itself():
+    masked = 'scores = tl.where(visible, scores, float("-inf"))'
+    text = model_answer("p06").replace(masked, "pass")
+    lines, source = text.splitlines(), Source("p06", text.encode())
+    line = next(n for n, of in enumerate(lines, 1) if "scores = tl.dot(q, tl.trans(k)" in of)
+    spot = Spot(line, part="branch+after")
+    assert [lines[n - 1].strip() for n in source.fed_by(spot)] == [
+        next(of.strip() for of in lines if of.strip().startswith(_BRANCH))
+    ]
+    assert source.step_behind(spot) == 1
 
 
 @pytest.mark.parametrize("range", ["range", "tl.range"])

@@ -60,6 +60,7 @@ def test_the_line_is_named_that_made_the_shape_and_not_the_one_that_fails(
             2,
         ),
         ("p02", "tl.load(w_ptrs, mask", "tl.load(col_mask, mask", "Triton cannot", 1),
+        ("p06", "+ 1, 0) // BLOCK_N *", "+ 1, 0) / BLOCK_N *", "Triton cannot", 3),
         ("p01", "tile_sum = weights", "tile_sums = weights", "tile_sum is not set in step 2", 2),
         ("p01", "scores = tile_matmul", "score = tile_matmul", "scores is not set in step 1", 1),
     ],
@@ -127,3 +128,19 @@ def test_each_shape_is_of_a_name_that_its_step_sets():
             first, last = source.lines_of_step(number)
             code = "\n".join(model_answer(problem.id).splitlines()[first - 1 : last])
             assert all(name in code for name in step.shapes), (problem.id, number)
+
+
+@pytest.mark.parametrize("left", ["pass", "pass  # later"])
+def test_a_name_that_a_step_leaves_as_it_was_given_leads_to_the_step(left):
+    made = "tile_acc = tile_matmul(weights.to(v.dtype), v_tile)"
+    text = edited(model_answer("p01"), (made, left))
+    judged = judge(text, load_problem("p01"), checks=["plain"])
+    plain = judged.of("plain")
+    assert plain.step == 2 and "does not set tile_acc" in plain.message.help
+
+
+def test_a_step_of_one_pass_with_a_comment_is_empty():
+    masked = 'safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)'
+    text = edited(model_answer("p06"), (masked, "pass"))
+    assert "pass  # (BLOCK_M,)" in text
+    assert Source("p06", text.encode()).lines_of_step(2) is None

@@ -21,6 +21,7 @@ from grader.spec.protocol import Reply
 _Size = int | list[int] | str  # the last says what is no tensor
 _Functions = TypeAdapter(list[tuple[int, dict[str, _Size]]])  # their lines, and what names hold
 _UNSET = re.compile(r"UnboundLocalError|NameError")
+_BOUNDS = "For loop bounds and step must all be ints"
 _OF_LAUNCH = {"index out of range": "launch+index", "`if` conditionals": "launch"}
 _GRADIENT = re.compile(r"returned an invalid gradient at index (\d+)")
 
@@ -95,7 +96,12 @@ def _of_nothing(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
 
 
 def _of_launch(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
-    """Say that given code fails by what a launch passes: too few numbers, or no constant."""
+    """Say that given code fails by what a launch passes: too few numbers, or no constant.
+
+    Or that the bounds of a loop are no integers, wherever they are made.
+    """
+    if _BOUNDS in failure.headline:
+        return dataclasses.replace(failure, spot=Spot(failure.line, part="bounds"))
     part = next((part for text, part in _OF_LAUNCH.items() if text in failure.headline), None)
     if part is None or source.step_at(failure.line) is not None:
         return None

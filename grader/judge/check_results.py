@@ -56,6 +56,9 @@ def _located(
         return result.model_copy(update={"step": step, "message": message})
     if step is None and result.verdict is Verdict.FAIL:
         step = steps.get(_id(result)) or _of_products(problem, result, source)
+        if step is None and message is not None:
+            step, help = _left_undone(source) or (None, message.help)
+            message = message.model_copy(update={"help": help})
     if message is not None and step is not None:
         of_check = [f for (check, _), f in findings.cases.items() if check == result.id]
         outputs = {name for finding in of_check for name in finding.wrong_outputs}
@@ -74,6 +77,16 @@ def _of_products(problem: Problem, result: CheckResult, source: Source) -> int |
     counts = [check.id for check in problem.checks if check.judges == "products"]
     behind = problem.first_step_behind({result.id}.intersection(counts))
     return behind[0] if behind and source.keeps_given else None
+
+
+def _left_undone(source: Source) -> tuple[int, str] | None:
+    """Return the one step with code that leaves a name as it was given, and what to do about it."""
+    given = source.left_as_given.items() if source.keeps_given else ()
+    left = {step: (n, name) for n, (step, name) in given if source.lines_of_step(step)}
+    if len(left) != 1:
+        return None
+    ((step, (line, name)),) = left.items()
+    return step, f"step {step} does not set {name}, which is as line {line} sets it until then"
 
 
 def _among(

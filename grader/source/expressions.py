@@ -121,6 +121,19 @@ def _either(
     return [part for value in joined for part in _either(value, {}, opposite)]
 
 
+def has_effect(branch: ast.If | ast.IfExp, function: ast.FunctionDef) -> bool:
+    """Whether what a branch assigns is read outside of it; without that it decides nothing."""
+    if isinstance(branch, ast.IfExp) or any(isinstance(n, ast.Expr) for n in branch.body):
+        return True
+    inside = {n for part in (*branch.body, *branch.orelse) for n in ast.walk(part)}
+    assigned = set().union(*map(assigned_by, inside))
+    return any(
+        isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in assigned
+        for n in ast.walk(function)
+        if n not in inside
+    )
+
+
 def of_access(
     call: ast.Call, called: str, parts: Container[str], within: tuple[ast.FunctionDef, ...]
 ) -> Iterator[tuple[str, ast.AST]]:

@@ -17,6 +17,7 @@ from grader.source.expressions import (
     ACCESSES,
     calls_in,
     guard,
+    has_effect,
     is_plain_range,
     leftmost,
     names_in,
@@ -138,6 +139,7 @@ class _Slice:
         self._launched: list[tuple[ast.FunctionDef, str]] = []  # kernels, each with a parameter
         self.decided = False
         self._calls = 0
+        self._idle = False
 
     def from_line(self, function: ast.FunctionDef) -> dict[int, int]:
         """Return the lines that make what the line of the spot, in `function`, works with."""
@@ -157,7 +159,9 @@ class _Slice:
         asked, loaded = self._asked(function, around)
         if branch and (found := guard(asked, counted, self._parts, values_of(function))):
             self.decided, asked = True, [found]
-            if isinstance(found, ast.stmt):
+            ends = [ast.dump(end) for loop in loops for end in bounds_of(loop)]
+            # What changes nothing, and a test for an end of the loop, is wrong with any bound.
+            if self._idle or isinstance(found, ast.stmt) or ast.dump(found) in ends:
                 return dict.fromkeys({found.lineno} & self._of_steps({found.lineno}), 0)
         elif not branch and self._parts & _ENDS:
             is_position = all(isinstance(one, _NO_SUM) for one in asked)
@@ -199,8 +203,10 @@ class _Slice:
         if loop is not None and part == "bounds":
             return bounds_of(loop), False
         if "branch" in self._parts:
-            tests = [n.test for n in ast.walk(loop or function) if isinstance(n, _BRANCHES)]
-            return tests, False
+            branches = [n for n in ast.walk(loop or function) if isinstance(n, _BRANCHES)]
+            decide = [n for n in branches if has_effect(n, function)]
+            self._idle = not decide
+            return [n.test for n in decide or branches], False
         calls = [n for n in ast.walk(inner) if isinstance(n, ast.Call)]
         stores = not part and isinstance(inner, ast.Expr)
         if self._parts & _OF_ACCESS or stores:

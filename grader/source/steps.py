@@ -8,6 +8,7 @@ import re
 
 _BEGIN = re.compile(r"^\s*# >>> step (\d{1,3})\b")
 _END = re.compile(r"^\s*# <<< step (\d{1,3})\b")
+_PASS = re.compile(r"pass\s*(#.*)?")
 _UNTIL = re.compile(r"#.*\b[Uu]ntil step (\d{1,3})\b")
 RAISE = "raise NotImplementedError"
 
@@ -58,7 +59,9 @@ def code_of_steps(text: str) -> dict[int, list[tuple[int, str]]]:
     for step, (first, last) in sorted(step_regions(text).items()):
         inside = ((n, lines[n - 1].strip()) for n in range(first + 1, last))
         found[step] = [
-            (n, line) for n, line in inside if line and not line.startswith("#") and line != "pass"
+            (n, line)
+            for n, line in inside
+            if line and not line.startswith("#") and not _PASS.fullmatch(line)
         ]
     return found
 

@@ -55,6 +55,8 @@ WRONG = (
         ("rescaled along the columns", "plain", "STATE-PARTS", (ACC, ACC.replace("rescale[:, None]", "rescale[None, :]"))),
         ("first row times the tile twice", "plain", "QUERIES-NEVER-TAKEN", ("queries = query_start + tl.arange(0, BLOCK_M)", "queries = query_start * BLOCK_M + tl.arange(0, BLOCK_M)")),
         ("q of half its columns", "plain", "OTHER-COLUMNS", ("mask=queries[:, None] < seqlen_q, other=0.0)", "mask=(queries[:, None] < seqlen_q) & (offs_d[None, :] < 32), other=0.0)")),
+        ("all rows of q are row one", "plain", "WRONG-STRIDE", ("q_ptr + queries[:, None].to(tl.int64) * q_strides[2]", "q_ptr + q_strides[2]")),
+        ("maximum by ln 2", "plain half", "STATE-PARTS", ("tl.max(scores, 1) * scale_log2", "tl.max(scores, 1) * LN_2")),
         ("lse the sum alone", "lse", "OTHER-LSE", ("lse = (running_max + tl.log2(running_sum)) * LN_2", "lse = running_sum")),
     ),
     *of(

@@ -76,6 +76,8 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
             variant = "" if got == 1 else "of_rows"
         elif row["along"] == 0 != row["column_stride"]:
             variant = "of_one_column"
+        elif across == 0 != stride and case.seqlen_q % row["size"] != 1 and name == "q":
+            variant = "of_one_row"  # no row that is clamped to the last
         elif across in (stride, 0) or row["along"] != row["column_stride"]:
             continue
         elif owners and row["misaligned"]:
