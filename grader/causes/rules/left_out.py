@@ -143,6 +143,8 @@ def heads_never_taken(counted: CountedPairs) -> Sighting | None:
     return Sighting(
         "HEADS-NEVER-TAKEN",
         counted.product_line,
+        part="pointer",
+        pointer="q",
         product=counted.product,
         heads=ranges(heads.any(0)),
         of=heads.size,
