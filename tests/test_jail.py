@@ -11,7 +11,7 @@ import pytest
 
 from grader.base import scratch
 from grader.commands import cli
-from grader.isolate import inspection, jail, system_calls, usage, warden
+from grader.isolate import cgroup, inspection, jail, system_calls, usage, warden
 from grader.spec.problem import ROOT
 from tests import needs
 from tests.harness import PROMPT_S
@@ -230,6 +230,7 @@ def test_a_limit_that_nobody_keeps_is_found(monkeypatch, limit, begins):
         return None if excess and excess.startswith(begins) else excess
 
     monkeypatch.setattr(warden.Warden, "_excess", blind)
+    monkeypatch.setattr(cgroup, "_found", lambda _: "not in this test")
     monkeypatch.setattr(inspection, "_TIMEOUT_S", 2.0)
     with pytest.raises(inspection.JailFault, match=f"the limit of {limit} is not kept"):
         inspection.inspect(gpu=None)

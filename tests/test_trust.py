@@ -8,6 +8,7 @@ import pytest
 from grader.isolate import inspection, jail, warden
 from grader.spec.problem import ROOT
 from tests.evasions import EVASIONS
+from tests.hostile import gpu
 from tests.hostile.catalogue import CATALOGUE
 
 TEXT = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
@@ -232,8 +233,8 @@ def test_measuring_took_a_gpu_as_long_as_the_page_says():
 def test_the_hostile_files_that_need_a_gpu_got_their_verdicts_on_one():
     path = ROOT / "docs" / "records" / "hostile-h200-2026-11-25.json"
     found = {row["name"]: row for row in json.loads(path.read_text())["entries"]}
-    assert found.keys() == {entry.name for entry in CATALOGUE if entry.gpu}
-    for entry in (entry for entry in CATALOGUE if entry.gpu):
+    assert found.keys() == {entry.name for entry in gpu.ENTRIES}
+    for entry in gpu.ENTRIES:
         assert found[entry.name]["verdict"] in entry.verdicts
         assert found[entry.name]["points"] <= entry.points
-    assert f"On an H200 the {len(found)} got their verdicts" in WORDS
+    assert f"On an H200 the {len(found)} of `tests/hostile/gpu.py` got their verdicts" in WORDS

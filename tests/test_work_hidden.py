@@ -116,11 +116,12 @@ def attention(q, k, v, *, softmax_scale=None):
 
 
 def test_scores_of_a_single_row_are_counted_as_those_of_many():
-    """Its weights times V are not recognised: with them left out the count is too small to hold."""
+    """Its weights times V are not recognised, and count as the products of elements they are."""
     figures = counted(model_answer("p04") + _A_ROW, short("p04"))
     tiles = sum(row // 64 + 1 for row in range(256))
-    assert figures.multiply_adds.done == tiles * 64 * 64 < figures.multiply_adds.least
-    assert score_work(figures, 2).points.earned == 0
+    dots = 2 * tiles * 64 * 64
+    assert dots < figures.multiply_adds.done < 1.1 * dots
+    assert score_work(figures, 2).points.earned == 0  # each row reads all keys before it
 
 
 @pytest.mark.parametrize("how", choosing.SCORES)

@@ -57,6 +57,13 @@ class Layout(NamedTuple):
     inputs_end: int
     total_bytes: int
 
+    @property
+    def written(self) -> tuple[View, ...]:
+        """The outputs, in memory that has no inputs before them."""
+        return tuple(
+            v._replace(offset_bytes=v.offset_bytes - self.inputs_end) for v in self.outputs
+        )
+
     @classmethod
     def of(cls, request: dict[str, Any]) -> Layout:
         """Return the layout of a request."""

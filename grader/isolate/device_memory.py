@@ -20,7 +20,8 @@ class DeviceMemoryFault(Exception):
 class _Mapped:
     """Device memory as torch.as_tensor takes it; unmapped when the process ends."""
 
-    def __init__(self, pointer: int, size: int) -> None:
+    def __init__(self, pointer: int, size: int, of: torch.Tensor | None = None) -> None:
+        self.of = of  # which lives as long as this does
         self.__cuda_array_interface__ = {
             "shape": (size,),
             "typestr": "|u1",
@@ -60,6 +61,11 @@ def attach(fd: int, size: int) -> torch.Tensor:
     descriptor = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
     handle = _checked(driver, "cuMemImportFromShareableHandle", fd, descriptor)
     return _mapped(driver, handle, size)
+
+
+def mapped(pointer: int, size: int, *, of: torch.Tensor) -> torch.Tensor:
+    """Return `size` bytes at an address in the memory `of` a tensor, in a storage of their own."""
+    return torch.as_tensor(_Mapped(pointer, size, of), device="cuda")
 
 
 def forget_persisting_lines() -> None:

@@ -208,7 +208,8 @@ class Executor(serving.Worker):
         """Carry out a plan, which lies in the second of the memories of the call."""
         layout = arena.Layout.of(request)
         shared = arena.attached(fds[0], layout.total_bytes)
-        memory, tensors = self.inputs_of(shared, layout)
+        memory = self.inputs_of(shared, layout)
+        tensors = {view.name: view.of(memory) for view in layout.inputs}
         if request["far"]:
             tensors = far.spread(self.far, tensors)
         given = plan.read(mmap.mmap(fds[1], plan.MAX_BYTES))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.base import scratch
-from grader.isolate import jail, jail_entry, reaper, system_calls, usage, warden
+from grader.isolate import cgroup, jail, jail_entry, reaper, system_calls, usage, warden
 
 _PROBE = Path(__file__).with_name("jail_probe.py")
 _ROOT = _PROBE.parent.parent.parent
@@ -81,6 +81,8 @@ def inspect(*, gpu: str | None) -> None:
             _expect_gpu(folder, gpu)
         for name, program in (("memory", _HOG), ("processes", _BOMB)):
             _expect_limit(folder, name, program)
+        if cgroup.limits() is None:
+            _expect_group(folder)
     except system_calls.SystemCallFault as fault:
         raise JailFault(str(fault)) from None
     finally:
@@ -193,6 +195,21 @@ def _expect_limit(folder: Path, name: str, program: str) -> None:
         watch.stop()
     if not ended or watch.over is None:
         raise JailFault(f"the jail does not hold: the limit of {name} is not kept")
+
+
+def _expect_group(folder: Path) -> None:
+    """See the kernel end what takes more than its control group may, where nobody looks."""
+    with _jailed([sys.executable, "-I", "-S", "-c", _HOG], folder) as child:
+        first = _wait_for(lambda: warden.processes_of(child.pid))
+        try:
+            group = cgroup.Group(first or (), _LITTLE_BYTES)
+        except cgroup.NoGroup as reason:
+            raise JailFault(f"memory cannot be limited: {reason}") from None
+        ended = _wait_for(lambda: child.poll() is not None, _GONE_S)
+        kept = ended and group.is_over()
+        group.close()
+    if not kept:
+        raise JailFault("the jail does not hold: its control group does not limit its memory")
 
 
 def _run(

@@ -22,6 +22,7 @@ import torch
 
 from grader.isolate import (
     allocations,
+    apart,
     arena,
     device_memory,
     operators,
@@ -58,6 +59,8 @@ class Worker:
         self.launches: Any = None  # counts them, or runs them
         self.record: operators.OperatorAudit | None = None
         self.cuda_arena: Any = None
+        # Of each timed call: the memory of its inputs, and of its outputs.
+        self.sets: list[tuple[list[tuple[arena.View, torch.Tensor]], torch.Tensor]] = []
         self.inputs = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def serve(self) -> None:
@@ -170,7 +173,8 @@ class Worker:
         """One call on fresh inputs: forward, or forward and backward, with guards around all."""
         layout = arena.Layout.of(request)
         shared = arena.attached(fds[0], layout.total_bytes)
-        memory, tensors = self.inputs_of(shared, layout)
+        memory = self.inputs_of(shared, layout)
+        tensors = {view.name: view.of(own) for view, own in apart.parts(memory, layout)}
         following: Any = contextlib.nullcontext()
         if "rounds" in request:
             shape = RoundsShape(**request["rounds"])
@@ -220,17 +224,15 @@ class Worker:
             return watching.reply(request["nonce"])
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
-    def inputs_of(self, shared: torch.Tensor, layout: arena.Layout) -> tuple[Any, dict]:
-        """Return a copy of the inputs of a call: its bytes, and a tensor for each name."""
+    def inputs_of(self, shared: torch.Tensor, layout: arena.Layout) -> torch.Tensor:
+        """Return a copy of the inputs of a call, with what lies between them."""
         memory = shared[: layout.inputs_end]
         if self.device != "cpu":
-            memory = memory.to(self.device)
-        else:
-            # At the address of the call before: what was kept by address is found to be stale.
-            if self.inputs.numel() < layout.inputs_end:
-                self.inputs = torch.empty(layout.inputs_end, dtype=torch.uint8, device="cpu")
-            memory = self.inputs[: layout.inputs_end].copy_(memory)
-        return memory, {view.name: view.of(memory) for view in layout.inputs}
+            return memory.to(self.device)
+        # At the address of the call before: what was kept by address is found to be stale.
+        if self.inputs.numel() < layout.inputs_end:
+            self.inputs = torch.empty(layout.inputs_end, dtype=torch.uint8, device="cpu")
+        return self.inputs[: layout.inputs_end].copy_(memory)
 
     def evaluate(self, tensors: dict, request: dict) -> dict:
         """Call the entry point; return its outputs by name."""
@@ -247,17 +249,26 @@ class Worker:
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _do_settle(self, request: dict, fds: list[int]) -> protocol.Reply:
-        """End the cycles that earlier calls left, while no clock runs and no inputs are there.
+        """Make ready for timed calls, while no clock runs and no inputs are there.
 
-        What a kernel asked L2 to keep (evict_last) would survive the flush before the next call.
+        Cycles end that earlier calls left. What a kernel asked L2 to keep (evict_last) would
+        survive the flush before the next call. The inputs will lie at `starts`, those of each set.
         """
+        self.sets = []
         gc.collect()
-        if self.device != "cpu":
+        if self.device == "cpu":
+            memory = arena.attached(fds[0], request["total_bytes"])
+        else:
+            memory = self.cuda_arena[request["window_start"] :][: request["total_bytes"]]
             device_memory.forget_persisting_lines()
+        layout = arena.Layout.of(request)
+        outputs = apart.outputs(memory, layout, len(request["starts"]), request["outputs_start"])
+        for starts, written in zip(request["starts"], outputs, strict=True):
+            self.sets.append((apart.parts(memory, layout, starts), written))
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _do_time(self, request: dict, fds: list[int]) -> protocol.Reply:
-        """Run the entry point once on each of `sets` inputs; the judge holds the clock.
+        """Run the entry point once on the inputs of each set; the judge holds the clock.
 
         With `null` nothing is computed and the outputs are written all the same: the overhead. One
         that is `watched` is looked at as a call in a test is, and does not count.
@@ -272,26 +283,23 @@ class Worker:
 
     def _time(self, request: dict, fds: list[int]) -> protocol.Reply:
         layout = arena.Layout.of(request)
-        if self.device == "cpu":
-            memory = arena.attached(fds[0], layout.total_bytes * request["sets"])
-        else:
-            memory = self.cuda_arena
         if request["entry"]:
             self.entry = getattr(self.module, request["entry"])
-        for index in range(request["sets"]):
-            part = memory[index * layout.total_bytes : (index + 1) * layout.total_bytes]
-            tensors = {view.name: view.of(part) for view in layout.inputs}
+        sets, self.sets = self.sets, []
+        outputs = layout.written
+        for parts, written in sets:
+            tensors = {view.name: view.of(own) for view, own in parts}
             if request["null"]:
                 source = next(iter(tensors.values())).reshape(-1)
-                for view in layout.outputs:
-                    target = view.of(part).view(-1)[: source.numel()]
+                for view in outputs:
+                    target = view.of(written).view(-1)[: source.numel()]
                     target.copy_(source[: target.numel()])
                 continue
             # Without the collector, which would take a millisecond of a call: see `_do_settle`.
             results = returned.of_call(self.entry, tensors, request)
             returned.check(results, layout, request["returns"], self.device)
-            for view in layout.outputs:
-                view.of(part).copy_(results[view.name].detach())
+            for view in outputs:
+                view.of(written).copy_(results[view.name].detach())
         if self.device != "cpu":
             torch.cuda.synchronize()
         return protocol.Reply(request["nonce"], protocol.Status.OK)

@@ -1,7 +1,8 @@
 """Ends a jailed worker that takes too much: the judge looks at its processes from outside.
 
-Nothing here needs a privilege or a cgroup. What is taken between two looks goes unseen, so that
-these are limits that protect the machine, and no measure of what a submission needs.
+Nothing here needs a privilege or a control group; with one the kernel keeps the limit of memory,
+too (cgroup.py). What is taken between two looks goes unseen, so that these are limits that protect
+the machine, and no measure of what a submission needs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from grader.isolate import usage
+from grader.isolate import cgroup, usage
 
 _LOOK_S = 0.05
 _LOOKS_PER_MAPS = 20  # looks: the maps of a process with torch take milliseconds, and it waits
@@ -44,15 +45,26 @@ class Warden:
         self._first = first
         self._kernels = kernels
         self._processes = processes
-        self._memory_bytes = memory_bytes + _memory_bytes(self._pids())
+        pids = self._pids()
+        self._memory_bytes = memory_bytes + _memory_bytes(pids)
+        self._group: cgroup.Group | None = None
+        with contextlib.suppress(cgroup.NoGroup):
+            self._group = cgroup.Group(pids, memory_bytes)
         self._looks = itertools.count(1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
+        """Watch no more; what is in its control group, if it has one, ends."""
         self._stop.set()
         self._thread.join()
+        if self._group is None:
+            return
+        if self.over is None and self._group.is_over():
+            most = _gib(self._memory_bytes)
+            self.over = f"its processes held more than {most} of host memory, which is the most"
+        self._group.close()
 
     def _watch(self) -> None:
         while not self._stop.wait(_LOOK_S):

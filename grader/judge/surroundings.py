@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grader.isolate import capacity, inspection
+from grader.isolate import capacity, cgroup, inspection
 from grader.spec.environment import EnvironmentFault, probe
 from grader.spec.grade_record import Environment
 from grader.spec.problem import problem_ids
@@ -34,12 +34,23 @@ def surroundings(
     try:
         if jailed:
             inspection.inspect(gpu=environment.device_uuid)
+            environment = environment.model_copy(
+                update={"notes": (*environment.notes, *memory_of_a_jail())}
+            )
     except inspection.JailFault as fault:
         raise EnvironmentFault(
             f"no submission can be jailed on this machine: {fault}; without --official or --jail it"
             " can be graded, not for credit"
         ) from None
     return environment, calibration
+
+
+def memory_of_a_jail() -> tuple[str, ...]:
+    """Return what is to be said of how the memory of a jail is limited."""
+    reason = cgroup.limits()
+    if reason is None:
+        return ()
+    return (f"memory of a jail is watched, and not limited by a control group: {reason}",)
 
 
 def expect_memory(*, jailed: bool) -> None:

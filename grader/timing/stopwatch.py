@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from grader.isolate import device_memory
+from grader.isolate import apart, device_memory
 from grader.isolate.arena import POISON, Arena, Call, Layout
 from grader.isolate.placing import place
 from grader.isolate.sandbox import Sandbox
@@ -34,6 +34,7 @@ from grader.timing import share
 from grader.timing.drawn import drawn_inputs
 
 FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200, the largest there is
+PAGE_BYTES = 2 * 2**20  # of a GPU
 CALL_TIMEOUT_S = 120.0
 _BASELINE_TIMEOUT_S = 40.0  # its calls take a second, on a machine that is forty times as busy
 _LEAST_S = 1.0  # a call that is made has this long, however little is left
@@ -175,50 +176,46 @@ class Bench:
         """
         seeds = [secrets.randbits(63) for _ in range(sets)]
         private = [drawn_inputs(problem, case, seed, self.device) for seed in seeds]
-        with self._memory(layout.total_bytes * sets) as (memory, fds):
+        places = apart.scatter(layout, sets, self.capacity)
+        with self._memory(places.total_bytes) as (memory, start, fds):
             memory.fill_(POISON)
-            outputs = torch.empty(
-                (sets, layout.total_bytes - layout.inputs_end),
-                dtype=torch.uint8,
-                device=self.device,
-            )
-            parts = memory.view(sets, layout.total_bytes)
+            written = apart.outputs(memory, layout, sets, places.outputs_start)
+            outputs = torch.empty_like(written)
             call = Call(layout, case.kwargs, problem.returns, bool(problem.gradients))
             how = {"sets": sets, "null": null, "watched": watched, "entry": timed.entry}
-            timed.ask("settle")
+            timed.ask("settle", fds, layout=layout, window_start=start, **places._asdict())
+            parts = [apart.parts(memory, layout, starts) for starts in places.starts]
             if self.device == "cuda":
                 device_memory.forget_persisting_lines()
             self._synchronize()
             with CpuTime(timed.tree) if self.device == "cpu" else _WallTime() as clock:
                 for part, inputs in zip(parts, private, strict=True):
-                    for view in layout.inputs:
-                        view.of(part).copy_(inputs.all[view.name])
+                    for view, own in part:
+                        view.of(own).copy_(inputs.all[view.name])
                 if self.device == "cuda":
                     self._flush.fill_(1)
                 self._synchronize()
-                timed.ask("time", fds, **call._asdict(), **how)
-                outputs.copy_(parts[:, layout.inputs_end :])
+                timed.ask("time", **call._asdict(), **how)
+                outputs.copy_(written)
                 self._synchronize()
         if isinstance(clock, CpuTime):
             see_alone(clock)
-        views = [
-            view._replace(offset_bytes=view.offset_bytes - layout.inputs_end)
-            for view in layout.outputs
-        ]
         results = []
         for seed, raw in zip(seeds, outputs, strict=True):
             drawn = share.draw(case, sets, self.device)
-            found = share.of(case, {view.name: view.of(raw) for view in views}, drawn)
+            found = share.of(case, {view.name: view.of(raw) for view in layout.written}, drawn)
             results.append(CallOutputs(seed, found, drawn))
         return clock.seconds, results
 
     @contextlib.contextmanager
     def _memory(self, size: int) -> Any:
+        """Have memory for one go: where the worker may map it, and where in that it begins."""
         if self._cuda is not None:
-            yield self._cuda[:size], ()
+            start = secrets.randbelow((self._cuda.numel() - size) // PAGE_BYTES + 1) * PAGE_BYTES
+            yield self._cuda[start : start + size], start, ()
             return
         with Arena(size) as arena:
-            yield arena.memory, (arena.fd,)
+            yield arena.memory, 0, (arena.fd,)
 
     def _synchronize(self) -> None:
         if self.device == "cuda":

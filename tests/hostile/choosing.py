@@ -112,7 +112,27 @@ _LOADED = """\
         v = (1.5 - load_keys(v_ptr + v_offs, keys, seqlen, IS_EVEN)).to(q.dtype)
         v = tl.where((keys < seqlen)[:, None], v, 0.0).to(q.dtype)
 """
+_BY_COLUMNS = """\
+        scores = tl.zeros((q.shape[0], BLOCK_N), tl.float32)
+        for d in range(0, HEAD_DIM):
+            one = (tl.arange(0, HEAD_DIM) == d)[None, :]
+            a = tl.sum(tl.where(one, q, 0.0), 1)[:, None].to(tl.float32)
+            b = tl.sum(tl.where(one, k, 0.0), 1)[None, :].to(tl.float32)
+            {added}
+        if key_start < 16:
+            scores += 0.0 * tl.dot(q, tl.trans(k))"""
+# As large as the result before they are multiplied.
+_CHOSEN = "tl.where(queries[:, None] + keys[None, :] >= 0, a, 0.0)"
+_LOGS = (
+    "sign = tl.where((a < 0) == (b < 0), 1.0, -1.0)\n            "
+    "size = tl.exp2(tl.log2(tl.abs(a)) + tl.log2(tl.abs(b)))\n            "
+    "scores += tl.where(sign > 0, size, -size)"
+)
 SCORES = {
+    "fused": _BY_COLUMNS.format(added="scores = tl.fma(a, b, scores)"),
+    "as large before": _BY_COLUMNS.format(added=f"scores += {_CHOSEN} * b"),
+    "a quotient": _BY_COLUMNS.format(added=f"scores += {_CHOSEN} / (1.0 / b)"),
+    "logarithms": _BY_COLUMNS.format(added=_LOGS),
     "halves": """\
         k0, k1 = tl.split(tl.reshape(k, (BLOCK_N, HEAD_DIM // 2, 2)))
         q0, q1 = tl.split(tl.reshape(q, (q.shape[0], HEAD_DIM // 2, 2)))

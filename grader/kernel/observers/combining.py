@@ -22,6 +22,13 @@ ELEMENTWISE = elementwise.NAMES | {"arith.bitcast", "tt.bitcast"}
 _OPERATIONS = (  # 0: another
     *("arith.subf", "arith.addf", "arith.mulf", "arith.divf", "math.exp2", "math.exp", "tt.dot"),
 )
+# A score can be made of these alone, without a dot.
+_PRODUCTS = frozenset(
+    (
+        *("arith.mulf", "arith.muli", "arith.divf", "tt.precise_divf", "math.fma"),
+        *("tt.extern_elementwise", "math.exp", "math.exp2"),
+    )
+)
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _PRODUCT, _CHOICE, _DIFFERENCE = "arith.mulf", "arith.select", "arith.subf"
 _SUMS = ("arith.addf", _DIFFERENCE)
@@ -43,6 +50,9 @@ class Combining:
         outer = is_outer(event.operands, event.results[0])
         if outer and type.is_float and event.op.name != _CHOICE:
             self._record.counters[Counter.MULTIPLY_ADDS] += type.numel * len(event.programs)
+            self._record.counters[Counter.OF_ELEMENTS] += type.numel * len(event.programs)
+        elif event.op.name in _PRODUCTS and len(type.shape) > 1:
+            self._record.counters[Counter.BESIDE] += type.numel * len(event.programs)
         notes = [
             note if own.shape == type.shape else NOTHING
             for note, own in zip(event.notes, event.types, strict=False)

@@ -90,19 +90,25 @@ class Products:
         note, axis = event.notes[0], event.op.number("axis")
         combined, maker = event.op.regions[0][0].operations[0].name, event.makers[0]
         multiplied = maker is not None and maker.name == "arith.mulf"
+        counters, products = self._record.counters, event.types[0].numel * len(event.programs)
         if combined == _SUM and multiplied and len(event.types[0].shape) < 3:
             # Of a row and a tile, or two rows; that of two tiles is counted as the dot it is.
-            products = event.types[0].numel * len(event.programs)
-            self._record.counters[Counter.MULTIPLY_ADDS] += products
+            counters[Counter.MULTIPLY_ADDS] += products
+            counters[Counter.OF_ELEMENTS] += products
+            if len(event.types[0].shape) == 2:
+                counters[Counter.BESIDE] -= products  # counted by then
         if note is NOTHING or not any(note.axes):
             return NOTHING
         if note.is_of_pairs and note.axes[axis].of_queries:
             self._record.note_line(Counter.OVER_QUERIES_LINE)
         dot = as_dot(*note.factors, axis) if note.factors and combined == _SUM else ()
         if dot:
+            # Counted by then.
             if is_outer([array for _, array, _ in note.factors], event.operands[0]):
-                products = event.types[0].numel * len(event.programs)  # counted by then
-                self._record.counters[Counter.MULTIPLY_ADDS] -= products
+                counters[Counter.MULTIPLY_ADDS] -= products
+                counters[Counter.OF_ELEMENTS] -= products
+            else:
+                counters[Counter.BESIDE] -= products
             into = NOTHING, torch.zeros((1, 1, 1)), event.types[-1]
             notes, operands, kinds = zip(*dot, into, strict=True)
             changed = {"notes": notes, "operands": operands, "types": (*kinds, event.types[-1])}

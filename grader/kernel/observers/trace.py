@@ -65,6 +65,8 @@ class Counter(enum.IntEnum):
     UNWRITTEN_LINE = 30  # a load from a tensor of the call that no kernel had stored to, of NaN
     IDLE_STORE_LINE = 31  # a store whose mask lets nothing pass, in any program
     IDLE_LOOP_LINE = 32  # the only loop that had no round in any program of the call
+    OF_ELEMENTS = 33  # of the multiply-adds those that are in no dot: outer products, sums of rows
+    BESIDE = 34  # products of elements of tiles that are no multiply-adds, as far as was seen
 
 
 # Columns of the tables.
