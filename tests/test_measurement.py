@@ -53,7 +53,7 @@ def timed_blocks(monkeypatch):
     def start(milliseconds):
         values = iter(milliseconds)
 
-        def run_block(bench, timed, problem, case, *, overhead_s, margin_of):
+        def run_block(bench, timed, problem, case, *, overhead_s, margin_of, like):
             value = next(values)
             if isinstance(value, Exception):
                 raise value
@@ -219,11 +219,11 @@ class Recorded:
         self.calls += len(made)
         return 0.02, made
 
-    def block(self, margin_of=None):
+    def block(self, margin_of=None, like=None):
         """A block of p01, timed on this bench."""
         problem, timed = load_problem("p01"), Timed(None, None, "x")
-        case = problem.benchmarks_on("cpu")[0]
-        return speed.run_block(self, timed, problem, case, overhead_s=0.0, margin_of=margin_of)
+        how = {"overhead_s": 0.0, "margin_of": margin_of, "like": like}
+        return speed.run_block(self, timed, problem, problem.benchmarks_on("cpu")[0], **how)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -254,12 +254,32 @@ def test_outputs_are_verified_when_no_go_follows_or_they_take_too_much_memory(ca
     def margin_of(go):
         bench.asked.append("verified")
         verified.append(go)
-        return 7.0 if len(verified) == 2 else 0.5
+        return 0.9 if len(verified) == 2 else 0.5
 
-    assert bench.block(margin_of).margin == 7.0
+    assert bench.block(margin_of).margin == 0.9
     assert len({id(call) for go in verified for call in go}) == bench.calls
     fitting = min(bench.calls, capacity // verified[0][0].num_bytes + 1)
     assert bench.asked[: 2 * fitting] == ["go"] * fitting + ["verified"] * fitting
+
+
+def test_nothing_is_verified_behind_an_output_that_is_wrong():
+    verified = []
+    assert Recorded().block(lambda go: verified.append(go) or 7.0).margin == 7.0
+    assert len(verified) == 1
+
+
+def test_a_block_like_an_earlier_one_has_as_many_goes_of_as_many_calls(monkeypatch):
+    bench, asked = Recorded(), []
+
+    def go(*_, sets=1, null=False, watched=False):
+        asked.append(sets)
+        return 0.001 * sets, []
+
+    monkeypatch.setattr(bench, "go", go)
+    first = bench.block()
+    asked.clear()
+    assert bench.block(like=first) == first
+    assert asked == [1, first.sets, *[first.sets] * len(first.seconds)]  # two are not counted
 
 
 def test_nobody_else_has_the_device_while_it_is_measured(monkeypatch):

@@ -107,8 +107,9 @@ def speed_figures(
 ) -> SpeedFigures:
     """Return the speed-up over the baseline blocks around each block of the submission.
 
-    `naive` has one block more than `student`: before, between and after. Brackets whose baselines
-    differ by more than `MAX_DRIFT_PERCENT` do not count; without any the speed-up is None.
+    `naive` has one block more than `student`: before, between and after; or two, before and after
+    all of them. Brackets whose baselines differ by more than `MAX_DRIFT_PERCENT` do not count;
+    without any the speed-up is None.
     `overheads` has the seconds of a go that computes nothing, by its number of sets.
     """
 
@@ -116,8 +117,9 @@ def speed_figures(
         return statistics.median(block.per_call_ms(overheads[block.sets]))
 
     naive_ms = [median_ms(block) for block in naive]
+    around = list(itertools.pairwise(naive_ms))
     brackets = []
-    for block, (before, after) in zip(student, itertools.pairwise(naive_ms), strict=True):
+    for block, (before, after) in zip(student, around * (len(student) // len(around)), strict=True):
         drift = _drift_percent(before, after)
         ours = median_ms(block)
         if drift <= MAX_DRIFT_PERCENT and ours > 0:
@@ -131,7 +133,7 @@ def speed_figures(
         median_ms=ours,
         naive_ms=baseline,
         spread_percent=100.0 * (high - low) / middle if middle > 0 else None,
-        naive_drift_percent=min(_drift_percent(a, b) for a, b in itertools.pairwise(naive_ms)),
+        naive_drift_percent=min(_drift_percent(*both) for both in around),
         samples=len(samples),
         calls_per_sample=student[0].sets,
         worst_error_over_allowed=max(block.margin for block in student),

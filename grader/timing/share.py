@@ -1,7 +1,8 @@
 """The share of a timed go that is verified: of each of its calls heads, or rows, drawn afterwards.
 
-Together they are as many as one call has, and one of each call at least: a submission that leaves a
-part f of its calls out stays unseen in a go with a chance of (1 - f) to the power of that number.
+Together they are half of what one call has, and one of each call at least: a submission that
+leaves a part f of its heads out stays unseen in a go with a chance of (1 - f) to the power of that
+number, and a measurement has some thirty goes.
 """
 
 from __future__ import annotations
@@ -15,25 +16,24 @@ import torch
 from grader.spec.cases import Case
 
 _SHARED = "w"  # by all rows of a call
+_OF_A_CALL = 2  # verified is so much less of a go than of one call
 
 
-def draw(case: Case, calls: int, device: str) -> torch.Tensor | None:
+def draw(case: Case, calls: int, device: str) -> torch.Tensor:
     """Return the numbers of the heads of K and V, or rows, that are verified of one of `calls`.
 
-    None is all of them. They are drawn where they are used: a draw on the CPU starts threads there.
+    They are drawn where they are used: a draw on the CPU starts threads there.
     """
-    if calls == 1:
-        return None
     count = case.rows or case.num_kv_heads
     generator = torch.Generator(device).manual_seed(secrets.randbits(63))
     numbers = torch.randperm(count, generator=generator, device=device)
-    return numbers[: math.ceil(count / calls)]
+    return numbers[: math.ceil(count / (_OF_A_CALL * calls))]
 
 
 def of(
     case: Case, tensors: dict[str, torch.Tensor], drawn: torch.Tensor | None
 ) -> dict[str, torch.Tensor]:
-    """Return what of each tensor belongs to what was drawn: copies, or all as it is.
+    """Return what of each tensor belongs to what was drawn: copies, or without that all as it is.
 
     With a head of K and V go those of the queries in its group.
     """

@@ -96,14 +96,15 @@ def run_block(
     *,
     overhead_s: float,
     margin_of: MarginOf | None,
+    like: Block | None = None,
 ) -> Block:
     """Time a block of goes; `margin_of` returns error / allowed of the outputs of one go.
 
     Nobody doubts the baseline, which has none. A first go, not counted, compiles and autotunes; a
     second says how many calls make a go, the fastest of five where that is many: a worker that has
-    just begun is slow now and then, and a go that is too short is timed less well. On a GPU an
-    empty one comes before each, since a worker that has slept takes 0.2 ms to come back (H200,
-    2026-11-23).
+    just begun is slow now and then, and a go that is too short is timed less well. An earlier block
+    of the same code, which this one is to be `like`, says how many. On a GPU an empty go comes
+    before each, since a worker that has slept takes 0.2 ms to come back (H200, 2026-11-23).
     """
     layout = bench.layout(problem, case)
     unverified = _Unverified(margin_of, bench.capacity)
@@ -116,14 +117,17 @@ def run_block(
         return seconds
 
     go(1)
-    one_s = go(1) - overhead_s
-    if one_s < _GO_S:
-        one_s = min(one_s, *(go(1) - overhead_s for _ in range(_TRIALS)))
-    one_s = max(one_s, _SHORTEST_S)
-    sets = calls_of_go(bench, layout, one_s)
-    if sets > 1:
+    if like is not None:
+        sets, goes = like.sets, len(like.seconds)
+    else:
+        one_s = go(1) - overhead_s
+        if one_s < _GO_S:
+            one_s = min(one_s, *(go(1) - overhead_s for _ in range(_TRIALS)))
+        one_s = max(one_s, _SHORTEST_S)
+        sets = calls_of_go(bench, layout, one_s)
+        goes = _GOES_SHORT if one_s * sets < 0.5 * _GO_S else _GOES[bench.device]
+    if sets > 1 or like is not None:
         go(sets)  # takes memory for the outputs of so many
-    goes = _GOES_SHORT if one_s * sets < 0.5 * _GO_S else _GOES[bench.device]
     looked_at = -1 if timed.budget is None else secrets.randbelow(goes)  # of the baseline none
     seconds = []
     for number in range(goes):
