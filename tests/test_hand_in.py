@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tarfile
 import zipfile
 
 import pytest
@@ -161,6 +162,25 @@ def test_a_branch_that_is_too_large_is_an_error_of_its_student_alone(
     found = collected(repository)
     assert found["ada"][0].error is None and found["s2"][0].error
     assert found["s2"][1] == {}
+
+
+def test_what_a_branch_says_of_its_files_changes_none_of_them(submit, repository, tmp_path):
+    submit(repository)
+    work = tmp_path / "work"
+    git("clone", "-q", "-b", "ada", str(repository), str(work))
+    answer = (work / P02).read_bytes() + b"# $Format:%B$\n" * 100
+    (work / P02).write_bytes(answer)
+    (work / ".gitattributes").write_text(f"{P02} export-subst\nlink export-ignore\n")
+    (work / "link").symlink_to("/etc/passwd")
+    at = ["-C", str(work), "-c", "user.name=a", "-c", "user.email=a@b"]
+    git(*at, "add", "-A")
+    git(*at, "commit", "-q", "-m", "x" * 10_000)
+    git(*at, "push", "-q", "origin", "ada")
+    (_, archive, _), *_ = branches.branches(repository, tmp_path)
+    assert archive.stat().st_size < len(answer) + 20_000
+    with tarfile.open(archive) as packed:
+        assert "link" in packed.getnames()
+    assert collected(repository)["ada"][1]["p02"] == answer
 
 
 @pytest.mark.parametrize(
