@@ -16,6 +16,7 @@ from grader.source.intake.entries import shown
 
 # As much as an archive of one submission may hold, and as many files.
 _MAX_BYTES, _MAX_FILES = 32 * 2**20, 10_000
+_MAX_LISTING = 8 * 2**20  # bytes of their names, with what git says of each
 _PUSHED = re.compile(rb" ([0-9]{1,12}) [+-][0-9]{4}\t")
 
 
@@ -38,21 +39,35 @@ def branches(repository: Path, work: Path) -> Iterator[tuple[str, Path, str | No
     for number, line in enumerate(listed.decode().splitlines()):
         commit, _, ref = line.partition(" ")
         path = work / f"branch-{number}.tar"
-        tree = _git(repository, "ls-tree", "-r", "-l", "-z", commit).split(b"\0")[:-1]
-        listed_files = [tuple(entry.split(b"\t", 1)) for entry in tree]
-        sizes = [facts.split()[3] for facts, _ in listed_files]
-        total = sum(int(size) for size in sizes if size.isdigit())
         path.touch()
-        if total <= _MAX_BYTES and len(sizes) <= _MAX_FILES:
-            _pack(repository, listed_files, path)
+        files = _files(repository, commit)
+        sizes = [facts.split()[3] for facts, _ in files]
+        if files and sum(int(size) for size in sizes if size.isdigit()) <= _MAX_BYTES:
+            _pack(repository, files, path)
         yield ref.removeprefix("refs/heads/"), path, _pushed_at(repository / "logs" / ref)
 
 
+def _files(repository: Path, commit: str) -> list[tuple[bytes, bytes]]:
+    """Return what ls-tree says of each file, and its name; nothing where they are too many.
+
+    A few trees that hold each other many times over have more names than any disk can keep.
+    """
+    command = ["git", "--git-dir", str(repository), "ls-tree", "-r", "-l", "-z", commit]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=_environment()) as listing:
+        assert listing.stdout is not None
+        said = listing.stdout.read(_MAX_LISTING)
+        listing.kill()
+    files = said.split(b"\0")[:-1]
+    if len(said) >= _MAX_LISTING or len(files) > _MAX_FILES:
+        return []
+    return [(facts, name) for facts, _, name in (file.partition(b"\t") for file in files)]
+
+
 def _pack(repository: Path, files: list[tuple[bytes, bytes]], path: Path) -> None:
-    """Write a tar of blobs, byte for byte: `git archive` would do what a .gitattributes says.
+    """Write a tar of `files`, byte for byte: `git archive` would do what a .gitattributes says.
 
     Such a file is the student's, and may have the text of a commit put into others, any number of
-    times. `files` are pairs of what ls-tree says of a blob and its name.
+    times.
     """
     blobs = [(*facts.split()[:3], name) for facts, name in files if facts.split()[1] == b"blob"]
     said = _git(repository, "cat-file", "--batch", told=b"".join(b"%s\n" % b[2] for b in blobs))
@@ -77,11 +92,17 @@ def _pushed_at(log: Path) -> str | None:
     return utc(f"{datetime.datetime.fromtimestamp(int(found[1]), datetime.UTC)}") if found else None
 
 
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+
 def _git(repository: Path, *words: str, told: bytes = b"") -> bytes:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         run = subprocess.run(
-            ["git", "--git-dir", str(repository), *words], input=told, capture_output=True, env=kept
+            ["git", "--git-dir", str(repository), *words],
+            input=told,
+            capture_output=True,
+            env=_environment(),
         )
     except FileNotFoundError:
         raise CourseError("SOURCE: got a git repository, but no git to read it with") from None

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import tarfile
+import time
 import zipfile
 
 import pytest
@@ -162,6 +163,26 @@ def test_a_branch_that_is_too_large_is_an_error_of_its_student_alone(
     found = collected(repository)
     assert found["ada"][0].error is None and found["s2"][0].error
     assert found["s2"][1] == {}
+
+
+def test_a_branch_of_ten_billion_files_is_an_error_of_its_student(submit, repository):
+    submit(repository)
+    at = ["git", "--git-dir", str(repository)]
+
+    def made(*words, told):
+        return subprocess.run([*at, *words], input=told, capture_output=True, check=True).stdout
+
+    inside = b"100644 blob " + made("hash-object", "-w", "--stdin", told=b"x").strip()
+    for _ in range(10):
+        entries = b"".join(b"%s\t%d\n" % (inside, number) for number in range(10))
+        inside = b"040000 tree " + made("mktree", told=entries).strip()
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    commit = made(*who, "commit-tree", "-m", "x", inside.split()[2].decode(), told=b"").strip()
+    made("update-ref", "refs/heads/bob-b", commit.decode(), told=b"")
+    start = time.monotonic()
+    found = collected(repository)
+    assert time.monotonic() - start < 10.0
+    assert found["ada"][0].error is None and found["s2"][0].error
 
 
 def test_what_a_branch_says_of_its_files_changes_none_of_them(submit, repository, tmp_path):
