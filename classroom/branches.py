@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import io
 import os
 import re
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from grader.source.intake.entries import shown
 
 # As much as an archive of one submission may hold, and as many files.
 _MAX_BYTES, _MAX_FILES = 32 * 2**20, 10_000
+_MAX_LISTING = 8 * 2**20  # bytes of their names, with what git says of each
 _PUSHED = re.compile(rb" ([0-9]{1,12}) [+-][0-9]{4}\t")
 
 
@@ -36,14 +39,48 @@ def branches(repository: Path, work: Path) -> Iterator[tuple[str, Path, str | No
     for number, line in enumerate(listed.decode().splitlines()):
         commit, _, ref = line.partition(" ")
         path = work / f"branch-{number}.tar"
-        tree = _git(repository, "ls-tree", "-r", "-l", "-z", commit).split(b"\0")[:-1]
-        sizes = [entry.split(b"\t")[0].split()[3] for entry in tree]
-        total = sum(int(size) for size in sizes if size.isdigit())
-        if total > _MAX_BYTES or len(sizes) > _MAX_FILES:
-            path.touch()
-        else:
-            _git(repository, "archive", "--format=tar", f"--output={path}", commit)
+        path.touch()
+        files = _files(repository, commit)
+        sizes = [facts.split()[3] for facts, _ in files]
+        if files and sum(int(size) for size in sizes if size.isdigit()) <= _MAX_BYTES:
+            _pack(repository, files, path)
         yield ref.removeprefix("refs/heads/"), path, _pushed_at(repository / "logs" / ref)
+
+
+def _files(repository: Path, commit: str) -> list[tuple[bytes, bytes]]:
+    """Return what ls-tree says of each file, and its name; nothing where they are too many.
+
+    A few trees that hold each other many times over have more names than any disk can keep.
+    """
+    command = ["git", "--git-dir", str(repository), "ls-tree", "-r", "-l", "-z", commit]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=_environment()) as listing:
+        assert listing.stdout is not None
+        said = listing.stdout.read(_MAX_LISTING)
+        listing.kill()
+    files = said.split(b"\0")[:-1]
+    if len(said) >= _MAX_LISTING or len(files) > _MAX_FILES:
+        return []
+    return [(facts, name) for facts, _, name in (file.partition(b"\t") for file in files)]
+
+
+def _pack(repository: Path, files: list[tuple[bytes, bytes]], path: Path) -> None:
+    """Write a tar of `files`, byte for byte: `git archive` would do what a .gitattributes says.
+
+    Such a file is the student's, and may have the text of a commit put into others, any number of
+    times.
+    """
+    blobs = [(*facts.split()[:3], name) for facts, name in files if facts.split()[1] == b"blob"]
+    said = _git(repository, "cat-file", "--batch", told=b"".join(b"%s\n" % b[2] for b in blobs))
+    with tarfile.open(path, "w") as tar, io.BytesIO(said) as stream:
+        for mode, _, _, name in blobs:
+            data = stream.read(int(stream.readline().split()[2]))
+            stream.read(1)
+            entry = tarfile.TarInfo(os.fsdecode(name))
+            if mode == b"120000":
+                entry.type, entry.linkname = tarfile.SYMTYPE, os.fsdecode(data)
+            else:
+                entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
 
 
 def _pushed_at(log: Path) -> str | None:
@@ -55,11 +92,17 @@ def _pushed_at(log: Path) -> str | None:
     return utc(f"{datetime.datetime.fromtimestamp(int(found[1]), datetime.UTC)}") if found else None
 
 
-def _git(repository: Path, *words: str) -> bytes:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+
+def _git(repository: Path, *words: str, told: bytes = b"") -> bytes:
     try:
         run = subprocess.run(
-            ["git", "--git-dir", str(repository), *words], capture_output=True, env=kept
+            ["git", "--git-dir", str(repository), *words],
+            input=told,
+            capture_output=True,
+            env=_environment(),
         )
     except FileNotFoundError:
         raise CourseError("SOURCE: got a git repository, but no git to read it with") from None

@@ -220,8 +220,10 @@ def render(
     grades = [grade for grade in standing.grades.values() if grade.key is not None]
     if running:
         row("at work", running)
-    row("students", f"{len(ids)}, {len(ids.keys() & hand_ins.keys())} have handed in")
-    if missing := [id for id in ids if id not in hand_ins]:
+    # A request for another look alone is no submission.
+    submitted = {id for id, one in hand_ins.items() if one.files or one.error}
+    row("students", f"{len(ids)}, {len(ids.keys() & submitted)} have handed in")
+    if missing := [id for id in ids if id not in submitted]:
         row("not handed in", _some(missing))
     if unknown := sorted(hand_ins.keys() - ids.keys()):
         row("not on roster", f"{_some(unknown)}: not graded")

@@ -66,6 +66,14 @@ def test_a_request_alone_is_a_submission_that_changes_no_answer(course, tmp_path
     assert code == 0, out
     assert "asks: and line 41?" in run(course, "requests", "--all")[1]
     assert parts_of(path) == before
+    assert "2, 2 have handed in" in run(course, "status")[1]
+    # Who hands in nothing else has not handed in.
+    (tmp_path / "roster.csv").write_text("id\nada\nbob\nzoe\n")
+    zoe = write(tmp_path / "zoe", {"zoe.zip": packed({"regrade.md": "# p02\nwhy?\n"})})
+    code, out = run(course, "collect", str(zoe), "--roster", str(tmp_path / "roster.csv"))
+    assert code == 0, out
+    out = run(course, "status")[1]
+    assert "3, 2 have handed in" in out and "not handed in 1: zoe" in out
     # No request, or an answer under another name, which nobody is to miss: refused as before.
     misnamed = {"regrade.md": "# p02\nx\n", "p02/mine.py": "x"}
     for files in ({"regrade.md": "please look\n"}, {"regrade.md": "# p44\nx\n"}, misnamed):

@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import tarfile
+import time
 import zipfile
 
 import pytest
@@ -161,6 +163,45 @@ def test_a_branch_that_is_too_large_is_an_error_of_its_student_alone(
     found = collected(repository)
     assert found["ada"][0].error is None and found["s2"][0].error
     assert found["s2"][1] == {}
+
+
+def test_a_branch_of_ten_billion_files_is_an_error_of_its_student(submit, repository):
+    submit(repository)
+    at = ["git", "--git-dir", str(repository)]
+
+    def made(*words, told):
+        return subprocess.run([*at, *words], input=told, capture_output=True, check=True).stdout
+
+    inside = b"100644 blob " + made("hash-object", "-w", "--stdin", told=b"x").strip()
+    for _ in range(10):
+        entries = b"".join(b"%s\t%d\n" % (inside, number) for number in range(10))
+        inside = b"040000 tree " + made("mktree", told=entries).strip()
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    commit = made(*who, "commit-tree", "-m", "x", inside.split()[2].decode(), told=b"").strip()
+    made("update-ref", "refs/heads/bob-b", commit.decode(), told=b"")
+    start = time.monotonic()
+    found = collected(repository)
+    assert time.monotonic() - start < 10.0
+    assert found["ada"][0].error is None and found["s2"][0].error
+
+
+def test_what_a_branch_says_of_its_files_changes_none_of_them(submit, repository, tmp_path):
+    submit(repository)
+    work = tmp_path / "work"
+    git("clone", "-q", "-b", "ada", str(repository), str(work))
+    answer = (work / P02).read_bytes() + b"# $Format:%B$\n" * 100
+    (work / P02).write_bytes(answer)
+    (work / ".gitattributes").write_text(f"{P02} export-subst\nlink export-ignore\n")
+    (work / "link").symlink_to("/etc/passwd")
+    at = ["-C", str(work), "-c", "user.name=a", "-c", "user.email=a@b"]
+    git(*at, "add", "-A")
+    git(*at, "commit", "-q", "-m", "x" * 10_000)
+    git(*at, "push", "-q", "origin", "ada")
+    (_, archive, _), *_ = branches.branches(repository, tmp_path)
+    assert archive.stat().st_size < len(answer) + 20_000
+    with tarfile.open(archive) as packed:
+        assert "link" in packed.getnames()
+    assert collected(repository)["ada"][1]["p02"] == answer
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ _BUFFER_BYTES = 256 * 2**10  # of a socket or a pipe, about as much as it can ho
 MOST_MEMORY_BYTES = 4 * 2**30  # beyond what the worker has before it imports the submission
 MOST_KERNEL_BYTES = 2**30  # of compiled kernels, which lie outside of the jail
 MOST_KERNEL_FILES = 20_000  # an empty one takes no bytes, but a place in the file system
+MOST_FILES = 20_000  # in memory: the kernel's own part of each, and of its attributes, is nobody's
 _KERNEL_DEPTH = 4  # Triton writes no deeper than two
 
 
@@ -51,6 +52,7 @@ class Warden:
         with contextlib.suppress(cgroup.NoGroup):
             self._group = cgroup.Group(pids, memory_bytes)
         self._looks = itertools.count(1)
+        self._in_memory = _in_memory(first)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -90,6 +92,8 @@ class Warden:
         if memory > self._memory_bytes:
             most = _gib(self._memory_bytes)
             return f"its processes held {_gib(memory)} of host memory, and {most} is the most"
+        if _files_in(self._in_memory, self._first) > MOST_FILES:
+            return f"it made more than {MOST_FILES} files in memory, or attributes of such files"
         if self._kernels is None:
             return None
         return _excess_on_disk(self._kernels, pids, mapped=next(self._looks) % _LOOKS_PER_MAPS == 0)
@@ -131,6 +135,28 @@ def _excess_on_disk(kernels: Path, pids: list[int], *, mapped: bool) -> str | No
         most = _gib(MOST_KERNEL_BYTES)
         return f"its compiled kernels took {_gib(size)} of disk, and {most} is the most"
     return None
+
+
+def _in_memory(first: int) -> list[str]:
+    """Return the folders of a jail that are file systems in memory, as they are seen from here."""
+    found = []
+    with contextlib.suppress(OSError), open(f"/proc/{first}/mountinfo", encoding="ascii") as rows:
+        for row in rows:
+            mount, _, kind = row.partition(" - ")
+            if kind.startswith("tmpfs "):
+                found.append(f"/proc/{first}/root{mount.split()[4]}")
+    return found
+
+
+def _files_in(folders: list[str], first: int) -> int:
+    """Return how many files there are, the space that their attributes take counted in files."""
+    found = 0
+    with usage.seen_as_its_user(first):
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                counts = os.statvfs(folder)
+                found += counts.f_files - counts.f_ffree
+    return found
 
 
 def _mapped(pids: list[int], device: int) -> dict[int, int]:

@@ -108,9 +108,79 @@ REFUSED = (
     ),
 )
 
+_AMONG = "import tempfile\nos.chdir(tempfile.mkdtemp(dir=os.environ['TRITON_CACHE_DIR']))\n"
+
+
+def _leaves(name: str, lines: str, *verdicts: str) -> Trick:
+    """Leave something where workers keep what they compile, which the judge looks through."""
+    return Trick(name, f"{_AMONG}{lines}\n{_RIGHT}", verdicts or ("pass",))
+
+
+# int 0x80: a call of a 32-bit program, whose numbers are others; 288 is keyctl there.
+_CODE = r"b'\xb8\x20\x01\x00\x00\xcd\x80\xc3'"
+_EXECUTED = (
+    "page = mmap.mmap(-1, 4096, prot=7)\n"
+    f"page.write({_CODE})\n"
+    "at = ctypes.addressof(ctypes.c_char.from_buffer(page))\n"
+    "if ctypes.CFUNCTYPE(ctypes.c_int)(at)() == -38:\n    raise OSError(38, 'refused')\n"
+)
+UNLISTED = (
+    _leaves("a pipe among compiled kernels", "os.mkfifo('pipe')"),
+    _leaves("a socket among compiled kernels", "socket.socket(socket.AF_UNIX).bind('socket')"),
+    _leaves("a program with another's rights", "open('x', 'w').close()\nos.chmod('x', 0o6777)"),
+    _leaves(
+        "folders that nobody may open among compiled kernels",
+        "os.makedirs('a/b')\nos.chmod('a/b', 0)\nos.chmod('a', 0)",
+        *("pass", "crash"),  # root looks into them, another judge cannot
+    ),
+    _leaves(
+        "names that are escapes among compiled kernels",
+        r"open('\x1b[2J\n\udcff', 'w').close()",
+    ),
+    _leaves("a link to the answers", "os.symlink('RUN_FOLDER/checkout/solutions', 'link')"),
+    Trick(
+        "is the last to be ended where memory is short",
+        f"os.write(os.open('/proc/self/oom_score_adj', os.O_WRONLY), b'-1000')\n{_RIGHT}",
+    ),
+    Trick("goes before all others", f"os.nice(-10)\n{_RIGHT}"),
+    Trick(
+        "runs in real time",
+        f"os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))\n{_RIGHT}",
+    ),
+    Trick(
+        "reads what the judge's environment has",
+        "if 'RUN_FOLDER/tmp\\0' not in open('/proc/1/environ').read() + '\\0':\n"
+        f"    raise PermissionError('not there')\n{_RIGHT}",
+    ),
+    Trick(
+        "talks to a service of the host by a name without a file",
+        f"if '@' not in open('/proc/net/unix').read():\n    raise OSError('nobody')\n{_RIGHT}",
+    ),
+    Trick(
+        "stops the jail's first process",
+        f"os.kill(1, signal.SIGSTOP)\nos.kill(1, signal.SIGKILL)\n{_RIGHT}",
+        ("pass",),
+    ),
+    _asks("a keyring by the numbers of x32", 0x40000000 + 250, "0, -3, 1, 0, 0"),
+    _asks("a keyring by a number of 64 bits", 2**32 + 250, "0, -3, 1, 0, 0"),
+    Trick("a keyring by a call of 32 bits", f"{_EXECUTED}{_RIGHT}", ("crash", "error")),
+)
+
 TAKING = (
     _takes("fills /tmp", "open('/tmp/x', 'wb').write(bytes(512 * 2**20))\n", "error"),
     _takes("fills its folder", "open('x', 'wb').write(bytes(512 * 2**20))\n", "error"),
+    _takes(
+        "files that hold nothing, in memory",
+        "for n in range(60000):\n    os.mknod(f'/tmp/{n}')\ntime.sleep(20)\n",
+        *("crash", "timeout"),
+    ),
+    _takes(
+        "attributes of a file in memory",
+        "open('/dev/shm/x', 'w').close()\n"
+        "for n in range(2000):\n    os.setxattr('/dev/shm/x', f'user.{n}', bytes(60000))\n"
+        "time.sleep(20)\n",
+        *("crash", "error", "timeout"),  # before Linux 6.6 there are none
+    ),
     _takes(
         "memory, in children",
         "for _ in range(8):\n    if os.fork() == 0:\n        held = b'x' * (900 * 2**20)\n"

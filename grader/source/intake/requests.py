@@ -23,15 +23,14 @@ def found(data: bytes | None, say: Callable[[str], None]) -> dict[str, str]:
     """
     if data is None:
         return {}
+    known = problem_ids()
     parts = _HEADING.split(data.decode("utf-8", "replace"))
     reasons: dict[str, str] = {}
     for name, text in zip(map(str.lower, parts[1::2]), parts[2::2], strict=True):
-        if name not in problem_ids():
+        if name not in known:
             say(f"{NAME} asks for {name}, which is no problem here")
         elif reason := clean(text, MOST):
             reasons[name] = reason
     if not reasons:
-        say(
-            f"{NAME} has no request: expected a heading `# {problem_ids()[0]}`, the reason below it"
-        )
+        say(f"{NAME} has no request: expected a heading `# {known[0]}`, the reason below it")
     return reasons
