@@ -190,7 +190,7 @@ def test_a_problem_whose_workers_were_taken_starts_its_own(did):
 
 @pytest.mark.parametrize(
     ("cores", "free", "problems"),
-    [(16.0, 2**36, 9), (2.0, 2**36, 2), (0.5, 2**36, 1), (16.0, 4 * 2**30, 1), (16.0, 0, 1)],
+    [(16.0, 2**36, 9), (2.0, 2**36, 6), (0.5, 2**36, 1), (16.0, 4 * 2**30, 1), (16.0, 0, 1)],
 )
 def test_later_problems_wait_where_cores_or_memory_are_few(did, monkeypatch, cores, free, problems):
     monkeypatch.setattr(capacity, "cores", lambda: cores)

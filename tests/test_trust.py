@@ -8,7 +8,7 @@ import pytest
 from grader.isolate import inspection, jail, warden
 from grader.spec.problem import ROOT
 from tests.evasions import EVASIONS
-from tests.hostile import gpu
+from tests.hostile import gpu, timing
 from tests.hostile.catalogue import CATALOGUE
 
 TEXT = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
@@ -228,6 +228,48 @@ def test_measuring_took_a_gpu_as_long_as_the_page_says():
     assert f"the gradings took {took} s" in WORDS
     for problem in (problem for run in runs for problem in run["problems"].values()):
         assert problem["points"] == problem["possible"]
+
+
+def test_nine_measurements_took_a_gpu_as_long_as_the_page_says():
+    record = json.loads((ROOT / "docs" / "records" / "rate-h100-2026-11-28.json").read_text())
+    alone, together = record["alone"], record["five_side_by_side"]
+    problems = alone["problems"].values()
+    assert len(problems) == 9 and all(p["points"] == p["possible"] for p in problems)
+    took = sum(p["measuring_s"] for p in problems)
+    assert f"in {alone['duration_s']:.0f} s, {took:.0f} s of which the measurements had" in WORDS
+    drift = [p["naive_drift_percent"] for p in problems]
+    assert f"were {min(drift):.1f} to {max(drift):.1f} % apart" in WORDS
+    after = " and ".join(f"{run['done_after_s']:.0f}" for run in together)
+    assert f"two ended after {after} s with all points" in WORDS
+    assert all(got == of for run in together for got, of in run["points"].values())
+
+
+def test_the_entries_of_timed_calls_got_their_verdicts_on_a_gpu():
+    path = ROOT / "docs" / "records" / "hostile-timing-h100-2026-11-28.json"
+    record = json.loads(path.read_text())
+    found = {row["name"]: row for row in record["entries"]}
+    honest = [row for name, row in found.items() if name.startswith("honest")]
+    assert all(row["points"] > 0 for row in honest) and len(honest) == 3
+    assert len(found) == len(timing.ON_GPU) + 3
+    for entry in timing.ON_GPU:
+        assert found[entry.name]["verdict"] in entry.verdicts
+        assert "pass" in entry.verdicts or found[entry.name]["points"] == 0.0
+    assert f"the {len(timing.ON_GPU)} entries of `tests/hostile/timing.py` for a GPU" in WORDS
+    goes = [
+        (places["drawn"][kind]["go_ms"], places["in_order"][kind]["go_ms"])
+        for places in record["cost"].values()
+        for kind in ("answer", "empty")
+    ]
+    more = [drawn - in_order for drawn, in_order in goes]
+    low, high = min(min(pair) for pair in goes), max(max(pair) for pair in goes)
+    assert f"by {min(more):.1f} to {max(more):.1f} ms of {low:.0f} to {high:.0f} ms" in WORDS
+    left = [
+        [of["answer"]["clock_ms"] - of["empty"]["clock_ms"] for of in places.values()]
+        for places in record["cost"].values()
+    ]
+    longer = [drawn - in_order for drawn, in_order in left]
+    assert f"{min(map(min, left)):.1f} to {max(map(max, left)):.1f} ms, becomes longer" in WORDS
+    assert f"by {min(longer):.2f} to {max(longer):.2f} ms. On H100s" in WORDS
 
 
 def test_the_hostile_files_that_need_a_gpu_got_their_verdicts_on_one():
