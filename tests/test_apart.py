@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import types
 
 import torch
 
@@ -51,7 +52,7 @@ def test_places_are_drawn_and_have_guard_zones_between_them():
         sizes = [len(block) for block in apart.blocks(layout)]
         pairs = [zip(starts, sizes, strict=True) for starts in places.starts]
         spans = [(start, start + size) for pair in pairs for start, size in pair]
-        end = places.outputs_start + 4 * (layout.total_bytes - layout.inputs_end)
+        end = places.outputs_start + 4 * (layout.total_bytes - layout.inputs_end) - GUARD_BYTES
         spans = sorted([(0, 0), *spans, (places.outputs_start, end), (places.total_bytes,) * 2])
         assert all(b[0] - a[1] >= GUARD_BYTES - 512 for a, b in itertools.pairwise(spans))
         assert all(start % 512 == 0 for start, _ in spans[:-1])
@@ -66,6 +67,7 @@ def test_where_there_is_no_room_the_order_is_drawn_all_the_same():
     draws = [apart.scatter(layout, 4, 0) for _ in range(20)]
     assert {places.total_bytes <= 4 * layout.total_bytes for places in draws} == {True}
     assert len({places.starts for places in draws}) > 15
+    assert apart.scatter(layout, 1, 0).total_bytes <= layout.total_bytes
 
 
 def test_slices_of_one_tensor_stay_in_one_and_all_inputs_are_where_the_layout_has_them():
@@ -110,3 +112,17 @@ def test_a_timed_call_and_a_checked_one_know_as_little_of_where_their_inputs_lie
         assert numbers[:, :3].eq(0).all()  # nothing beside it in its storage, nothing in reach
     steps = torch.stack(told[:8])[1:, 3] - torch.stack(told[:8])[:-1, 3]
     assert len(set(steps.tolist())) == 7  # nor does the address of one tell that of the next
+
+
+def test_on_a_gpu_an_input_is_mapped_where_it_begins(monkeypatch):
+    problem, case = timed_case()
+    layout = place(case, make_inputs(problem, case, 0), problem.returns)
+    memory = types.SimpleNamespace(is_cuda=True, data_ptr=lambda: 2**40)
+    monkeypatch.setattr(apart.device_memory, "mapped", lambda *place, of: (*place, of))
+    starts = [512, 2**20, 2**21]
+    found = apart.parts(memory, layout, starts)
+    sizes = [len(block) for block in apart.blocks(layout)]
+    assert [own for _, own in found] == [
+        (2**40 + start, size, memory) for start, size in zip(starts, sizes, strict=True)
+    ]
+    assert [view.offset_bytes for view, _ in found] == [0, 0, 0]

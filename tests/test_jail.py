@@ -255,6 +255,7 @@ _NAMELESS = (
         ("for n in range(20):\n    os.mkdir('d' * 250)\n    os.chdir('d' * 250)\n", "4 deep"),
         ("for n in range(60):\n    open(str(n), 'w').close()\n", "more than 50 files"),
         ("for n in range(60):\n    os.mkdir(str(n))\n", "more than 50 files"),
+        ("for n in range(60):\n    open(f'/tmp/{n}', 'w').close()\n", "50 files in memory"),
         # As Triton does: a folder is filled under another name and moved into place.
         (
             "for n in range(300):\n    os.mkdir('tmp')\n    open('tmp/x', 'wb').write(b'x')\n"
@@ -262,9 +263,9 @@ _NAMELESS = (
             None,
         ),
     ],
-    ids=["files", "nameless", "mapped", "deep", "many", "folders", "as-triton"],
+    ids=["files", "nameless", "mapped", "deep", "many", "folders", "in-memory", "as-triton"],
 )
-def test_what_is_written_as_compiled_kernels_has_limits(tmp_path, monkeypatch, program, told):
+def test_what_is_written_has_limits(tmp_path, monkeypatch, program, told):
     needs.a_jail()
     folder, kernels = tmp_path / "own", tmp_path / "kernels"
     folder.mkdir()
@@ -272,6 +273,7 @@ def test_what_is_written_as_compiled_kernels_has_limits(tmp_path, monkeypatch, p
     monkeypatch.setattr(jail, "_kernels", kernels)
     monkeypatch.setattr(warden, "MOST_KERNEL_BYTES", 2**20)
     monkeypatch.setattr(warden, "MOST_KERNEL_FILES", 50)
+    monkeypatch.setattr(warden, "MOST_FILES", 50)
     monkeypatch.setattr(warden, "_LOOKS_PER_MAPS", 2)
     end = "time.sleep(0.3)\n" if told is None else "time.sleep(600)\n"
     # It begins when the warden watches.

@@ -254,18 +254,41 @@ def test_outputs_are_verified_when_no_go_follows_or_they_take_too_much_memory(ca
     def margin_of(go):
         bench.asked.append("verified")
         verified.append(go)
-        return 0.9 if len(verified) == 2 else 0.5
+        return 0.7 if len(verified) == 2 else 0.5
 
-    assert bench.block(margin_of).margin == 0.9
+    assert bench.block(margin_of).margin == 0.7
     assert len({id(call) for go in verified for call in go}) == bench.calls
     fitting = min(bench.calls, capacity // verified[0][0].num_bytes + 1)
     assert bench.asked[: 2 * fitting] == ["go"] * fitting + ["verified"] * fitting
 
 
-def test_nothing_is_verified_behind_an_output_that_is_wrong():
+def test_nothing_is_verified_after_an_output_that_was_wrong():
+    """To refuse an answer that returned at once what it had kept took minutes."""
     verified = []
-    assert Recorded().block(lambda go: verified.append(go) or 7.0).margin == 7.0
-    assert len(verified) == 1
+
+    def margin_of(go):
+        verified.append(go)
+        return 7.0 if len(verified) == 2 else 0.5
+
+    assert Recorded(capacity=2**30).block(margin_of).margin == 7.0
+    assert len(verified) == 2
+
+
+@pytest.mark.parametrize(("margin", "blocks"), [(0.5, 3), (7.0, 1), (float("nan"), 1)])
+def test_no_block_follows_one_with_a_wrong_output(monkeypatch, margin, blocks):
+    run, made = measuring(), []
+    monkeypatch.setattr(run, "_submission", contextlib.nullcontext)
+    monkeypatch.setattr(run, "_attach", lambda worker: worker)
+    monkeypatch.setattr(speed, "overhead", lambda *_: 0.0)
+
+    def run_block(*_, margin_of, **__):
+        made.append(margin_of is not None)
+        return Block((0.004,) * 3, 1, margin if margin_of else 0.0)
+
+    monkeypatch.setattr(speed, "run_block", run_block)
+    found = run._speed()
+    assert sum(made) == blocks and len(made) == 2 * blocks + 1
+    assert (found.verdict is Verdict.FAIL) == (blocks == 1)
 
 
 def test_a_block_like_an_earlier_one_has_as_many_goes_of_as_many_calls(monkeypatch):

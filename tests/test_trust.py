@@ -33,6 +33,7 @@ def test_the_corpus_has_as_many_as_the_page_says():
         f"`/tmp` and `/dev/shm` ({jail.TMP_BYTES // MIB} MiB each)",
         f"on disk ({warden.MOST_KERNEL_BYTES // GIB} GiB, {warden.MOST_KERNEL_FILES:,} files)",
         f"{warden.MOST_MEMORY_BYTES // GIB} GiB beyond PyTorch, {warden.MOST_PROCESSES} processes",
+        f"{warden.MOST_FILES:,} files in memory",
         f"the judge looks every {1000 * warden._LOOK_S:.0f} ms",
         "bubblewrap](https://github.com/containers/bubblewrap) 0.8",
     ],

@@ -47,9 +47,9 @@ def scatter(layout: Layout, sets: int, room_bytes: int) -> Scattered:
 
     `room_bytes` is the most that they take, or what `sets` layouts do where that is more.
     """
-    sizes = [len(block) for block in blocks(layout)] * sets
-    sizes.append((layout.total_bytes - layout.inputs_end) * sets)
-    sizes = [-(-size // _STEP_BYTES) * _STEP_BYTES + GUARD_BYTES for size in sizes]
+    sizes = [-(-len(block) // _STEP_BYTES) * _STEP_BYTES for block in blocks(layout)] * sets
+    sizes = [size + GUARD_BYTES for size in sizes]
+    sizes.append((layout.total_bytes - layout.inputs_end) * sets)  # which end with a zone
     needed = sum(sizes) + GUARD_BYTES
     spare = max(0, min(int(needed * _ROOM), room_bytes - needed)) // _STEP_BYTES
     order = list(range(len(sizes)))

@@ -53,6 +53,7 @@ class Warden:
             self._group = cgroup.Group(pids, memory_bytes)
         self._looks = itertools.count(1)
         self._in_memory = _in_memory(first)
+        self._most_files = MOST_FILES + _files_in(self._in_memory, first)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -92,7 +93,7 @@ class Warden:
         if memory > self._memory_bytes:
             most = _gib(self._memory_bytes)
             return f"its processes held {_gib(memory)} of host memory, and {most} is the most"
-        if _files_in(self._in_memory, self._first) > MOST_FILES:
+        if _files_in(self._in_memory, self._first) > self._most_files:
             return f"it made more than {MOST_FILES} files in memory, or attributes of such files"
         if self._kernels is None:
             return None

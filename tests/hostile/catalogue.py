@@ -52,6 +52,6 @@ CATALOGUE: tuple[Hostile, ...] = (
     *gpu.ENTRIES,
     *timing.ENTRIES,
     *hosts(walls.REACHING[:12], jailed=True),
-    *hosts((*walls.REFUSED, *walls.UNLISTED), jailed=True, slow=True),
-    *hosts((*walls.REACHING[12:], *walls.TAKING), jailed=True, slow=True),
+    *hosts((*walls.REFUSED, *walls.UNLISTED[1:]), jailed=True, slow=True),
+    *hosts((walls.UNLISTED[0], *walls.REACHING[12:], *walls.TAKING), jailed=True, slow=True),
 )
