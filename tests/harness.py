@@ -26,6 +26,7 @@ from grader.spec.findings import CauseFound, Finding
 from grader.spec.grade_record import CheckResult, ComponentResult, Verdict
 from grader.spec.problem import GIVEN, ROOT, Problem, load_problem
 from grader.spec.problem_tables import Check
+from tests import once
 
 SEED = "5eed"
 # Long enough for what is done at once on a busy machine, short beside the ten minutes that the
@@ -154,7 +155,8 @@ def run_of(
 ) -> ProblemRun:  # fmt: skip
     """The run of `source`, in sessions of its own or in some that stand for them."""
     data = Source(problem.id, source.encode(), policy=policy)
-    sessions = sessions or Sessions(problem, data, device, Budget(problem.limits))
+    kept = {"kernels": once.place("translated")} if once.has_begun() else {}
+    sessions = sessions or Sessions(problem, data, device, Budget(problem.limits), **kept)
     return ProblemRun(problem, data, seed, sessions, **options)
 
 
