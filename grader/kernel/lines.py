@@ -82,5 +82,6 @@ def _text(function: ast.FunctionDef) -> str:
 def _functions(path: str) -> dict[tuple[str, int], ast.FunctionDef]:
     """Return each function by its name and its first line, that of a decorator perhaps."""
     with open(path, "rb") as file:
-        functions = [n for n in ast.walk(ast.parse(file.read())) if isinstance(n, ast.FunctionDef)]
-    return {(n.name, min([n.lineno, *(d.lineno for d in n.decorator_list)])): n for n in functions}
+        nodes = functions.walk(ast.parse(file.read()))
+    found = [n for n in nodes if isinstance(n, ast.FunctionDef)]
+    return {(n.name, min([n.lineno, *(d.lineno for d in n.decorator_list)])): n for n in found}

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grader.base import functions
 from grader.base.atomic_write import write_whole_bytes
 
 _FILE = "<the submission>"  # stands for its path, which is another in each worker
@@ -114,7 +115,7 @@ class Kept:
         held, text, names = self._names.get(id(function), (None, "", frozenset()))
         if held is not function or text != function._src:
             # What is read here is checked as what Triton reads: grader/kernel/lines.py.
-            nodes = [*ast.walk(function.parse())]
+            nodes = functions.walk(function.parse())
             names = frozenset(node.id for node in nodes if isinstance(node, ast.Name))
             said = {node.attr for node in nodes if isinstance(node, ast.Attribute)} | names
             self._names[id(function)] = function, function._src, names
