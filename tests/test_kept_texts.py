@@ -121,6 +121,7 @@ def test_so_are_other_types_constants_and_options(worker, how):
     [
         ("    x = ", "    tl.static_print(N)\n    x = "),  # it is to be printed again
         ("    return x * by", "    tl.static_print(by)\n    return x * by"),
+        ("import cdiv", "import static_print as cdiv"),
         ("cdiv(N, 4)", "(cdiv(N, 4) or 0)"),  # `make` warns
         ("SIZE = tl.constexpr(16)", "SIZE = [16][0:1]"),  # nobody knows what may be in a list
     ],

@@ -28,12 +28,12 @@ from grader.base.atomic_write import write_whole_bytes
 
 _FILE = "<the submission>"  # stands for its path, which is another in each worker
 _PLAIN = (type(None), bool, int, float, str)
-_SPEAKS = "static_print"
+_SPEAKS = "static_print"  # is to be heard each time
 Made = tuple[str, bool]  # as capture.front_end returns
 
 
 class Unknown(Exception):
-    """Something whose meaning for a kernel is not known here."""
+    """Something of which it is not known here what the front end makes, or does."""
 
 
 class Kept:
@@ -111,18 +111,19 @@ class Kept:
         return parts
 
     def _names_in(self, function: Any) -> frozenset[str]:
-        """Return the names that a function says."""
+        """Return the names that a function says.
+
+        Raises:
+            Unknown: it prints while it is translated.
+        """
         held, text, names = self._names.get(id(function), (None, "", frozenset()))
         if held is not function or text != function._src:
             # What is read here is checked as what Triton reads: grader/kernel/lines.py.
             nodes = functions.walk(function.parse())
+            if any(isinstance(node, ast.Attribute) and node.attr == _SPEAKS for node in nodes):
+                raise Unknown
             names = frozenset(node.id for node in nodes if isinstance(node, ast.Name))
-            said = {node.attr for node in nodes if isinstance(node, ast.Attribute)} | names
             self._names[id(function)] = function, function._src, names
-            if _SPEAKS in said:
-                self._names[id(function)] = function, function._src, frozenset({_SPEAKS})
-        if _SPEAKS in self._names[id(function)][2]:
-            raise Unknown
         return names
 
     def _value(self, value: Any, seen: dict[int, int]) -> list[str]:
@@ -148,6 +149,8 @@ class Kept:
             raise Unknown
         own = str(getattr(value, "__module__", "")).partition(".")[0] == "triton"
         if own and (type(value) in (JITFunction, types.FunctionType) or isinstance(value, type)):
+            if value.__qualname__ == _SPEAKS:
+                raise Unknown
             return [f"of Triton {value.__module__}.{value.__qualname__}"]
         if type(value) is JITFunction:
             return self._function(value, seen)
