@@ -16,6 +16,7 @@ from tests import needs, once, shares
 
 torch.set_num_threads(1)
 once.begin()
+gc.disable()  # until all is collected: what is read by then stays
 # Hundreds of processes import the grader: each would compile it anew where this is set.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -27,6 +28,7 @@ def pytest_collection_finish():
     """Have no garbage collector look at all modules and tests again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 # They take 5 to 40 seconds of a core each.

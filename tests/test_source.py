@@ -1,15 +1,18 @@
 """What is found out from a submission's bytes alone, and that reading them never hangs or runs."""
 
+import ast
 import hashlib
 import os
 import time
 
 import pytest
 
+from grader.base.functions import walk
 from grader.source import reading, submission
 from grader.source.submission import MAX_SOURCE_BYTES, examine, read_source
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem
+from tests.harness import whole_answer
 from tests.hostile.texts import REFUSED
 from tests.shares import drawn
 
@@ -373,3 +376,8 @@ def test_a_text_that_is_hard_to_read_is_refused_in_a_moment(entry):
     source = examine(P04, text)
     assert source.verdict is not None and str(source.verdict) in entry.verdicts
     assert cpu_s() - begin < 8.0
+
+
+def test_the_nodes_of_a_text_are_those_of_python_in_its_order():
+    tree = ast.parse(whole_answer("p09"))
+    assert walk(tree) == [*ast.walk(tree)]

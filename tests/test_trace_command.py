@@ -170,7 +170,7 @@ def hurried(problem_id):
     """A problem whose calls end soon, but not before a busy machine has compiled the kernel."""
     problem = load_problem(problem_id)
     return problem.model_copy(
-        update={"limits": problem.limits.model_copy(update={"call_s": 5.0, "lost_s": 10.0})}
+        update={"limits": problem.limits.model_copy(update={"call_s": 2.5, "lost_s": 5.0})}
     )
 
 

@@ -36,6 +36,7 @@ _ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 def _main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
+    gc.disable()  # it would look at all that is imported again and again
     import torch
 
     from grader.isolate import compiling, executing, planning, worker
@@ -47,6 +48,7 @@ def _main() -> None:
     torch.set_num_threads(1)
     worker.end_with_parent()
     gc.freeze()  # what is never looked at by a collector stays shared
+    gc.enable()
     _serve(channel)
 
 

@@ -13,6 +13,7 @@ import functools
 import gc
 import mmap
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from grader.kernel.dispatch import DispatchMode
 from grader.kernel.lines import kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.engine import unseen
+from grader.kernel.machine.kept import Kept
 from grader.kernel.machine.ttir import NotMeasured
 from grader.spec.protocol import Reply, Status
 
@@ -241,7 +243,9 @@ class Planner(serving.Worker):
     def prepare(self) -> None:
         """Note launches from now on, also those of the import."""
         self.recorder = self.launches = Recorder(self.path)
-        capture.install(self.recorder.launch)
+        folder = self.settings.get("translated")
+        kept = Kept(Path(folder), self.path) if folder else None
+        capture.install(self.recorder.launch, kept=kept)
         launches.skip_while_idle(self.recorder)
         readings.install()
         readings.reveal_by(self.recorder.reveal)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -95,17 +96,26 @@ class Session:
 
     A call that ends the worker costs its own case: the next starts another worker, until the
     budget is used up. `unusable` is why no call can ever succeed: the file cannot be imported, or
-    nothing in it is implemented.
+    nothing in it is implemented. In the folder `kernels`, of this submission alone, is kept what
+    Triton's front end makes for the machine.
     """
 
     def __init__(
-        self, problem: Problem, source: Source, *, device: str, machine: bool, budget: Budget
+        self,
+        problem: Problem,
+        source: Source,
+        *,
+        device: str,
+        machine: bool,
+        budget: Budget,
+        kernels: Path | None = None,
     ) -> None:
         self.problem = problem
         self.source = source
         self.device = device
         self.machine = machine
         self.budget = budget
+        self._kernels = kernels
         self.unusable: CallEvidence | None = None
         self._answered = False  # at least one call came back with outputs
         self._unstarted: list[CallEvidence] = []  # one behind the other
@@ -141,6 +151,7 @@ class Session:
             # A bridge in PyTorch is in one file with kernels.
             answers_for_gpu=self.device == "cpu" and self.problem.bridge is not None,
             operators=opened(self.problem) if self.source.policy else None,
+            translated=str(self._kernels) if self._kernels and role == "plan" else None,
         )
 
     def close(self) -> None:

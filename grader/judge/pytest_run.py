@@ -161,6 +161,7 @@ class PytestRun:
             have_gpu=lambda: self.have_gpu(device_lock.WAIT_S),
             compile_workers=asked.compile_workers if asked else 1,
             capability=asked.capability if asked else None,
+            kernels=asked.kernels if asked else None,
         )
         how = {"compiles_ahead": True, "shrinks": 2, "kernels": asked and asked.kernels}
         how["chips"] = asked.chips if asked else ()

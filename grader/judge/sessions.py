@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from grader.isolate.compiled import call_of
 from grader.isolate.compilers import Compilers
@@ -18,7 +19,7 @@ class Sessions:
     """Starts a session for the cases that need it; all share one budget.
 
     Before one starts on the GPU, of this `capability`, kernels are compiled by `compile_workers`,
-    and `have_gpu` is asked for it.
+    and `have_gpu` is asked for it. In the folder `kernels` is kept what the machine runs.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class Sessions:
         have_gpu: Callable[[], bool] = lambda: True,
         compile_workers: int = 1,
         capability: int | None = None,
+        kernels: Path | None = None,
     ) -> None:
         self.budget = budget
         self._problem, self._source, self._device = problem, source, device
         self._have_gpu = have_gpu
         self._compile_workers, self._capability = compile_workers, capability
+        self._kernels = kernels
         self._open: dict[tuple[str, bool], Session] = {}  # by entry, and whether on a GPU
         self._compilers: Compilers | None = None
 
@@ -55,7 +58,7 @@ class Sessions:
         if key not in self._open:
             device, machine = "cuda" if on_gpu else "cpu", problem.uses_triton and not on_gpu
             where = {"device": device, "machine": machine, "budget": self.budget}
-            self._open[key] = Session(problem, self._source, **where)
+            self._open[key] = Session(problem, self._source, kernels=self._kernels, **where)
         return self._open[key]
 
     @property

@@ -50,11 +50,13 @@ def read_as_written(path: str) -> None:
     parse = owner.parse
     with open(path, "rb") as file:
         known = {function.lineno for function in functions.compiled(ast.parse(file.read()))}
+    read: set[tuple[Any, ...]] = set()  # Triton parses a function anew for each set of types
 
     def parsed(this: Any) -> ast.Module:
         tree = parse(this)
-        code = this.fn.__code__
-        if code.co_filename != path:
+        code, text = this.fn.__code__, vars(this).get("_src")  # which is what Triton parses
+        key = (code, text, isinstance(this, jit.JITFunction)) if type(text) is str else None
+        if code.co_filename != path or (key and key in read):
             return tree
         written = _functions(path).get((code.co_name, code.co_firstlineno))
         if not written or _text(written) != _text(tree.body[0]):
@@ -63,6 +65,8 @@ def read_as_written(path: str) -> None:
         if isinstance(this, jit.JITFunction) and written.lineno not in known:
             told = "the source policy has not read this function as a kernel"
             raise TypeError(f"{code.co_name}: {told}; write @triton.jit in the line above its def")
+        if key:
+            read.add(key)
         return tree
 
     owner.parse = parsed
@@ -78,5 +82,6 @@ def _text(function: ast.FunctionDef) -> str:
 def _functions(path: str) -> dict[tuple[str, int], ast.FunctionDef]:
     """Return each function by its name and its first line, that of a decorator perhaps."""
     with open(path, "rb") as file:
-        functions = [n for n in ast.walk(ast.parse(file.read())) if isinstance(n, ast.FunctionDef)]
-    return {(n.name, min([n.lineno, *(d.lineno for d in n.decorator_list)])): n for n in functions}
+        nodes = functions.walk(ast.parse(file.read()))
+    found = [n for n in nodes if isinstance(n, ast.FunctionDef)]
+    return {(n.name, min([n.lineno, *(d.lineno for d in n.decorator_list)])): n for n in found}

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from grader.kernel.machine.kept import Kept
 from grader.kernel.passed import plain
 
 # What is said of a kernel that only the machine runs: no compiler has counted it.
@@ -53,11 +54,15 @@ class Launch:
     addresses: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
 
-def install(run: Callable[[Launch], None], make: Callable[..., Kernel] | None = None) -> None:
+def install(
+    run: Callable[[Launch], None],
+    make: Callable[..., Kernel] | None = None,
+    kept: Kept | None = None,
+) -> None:
     """Call `run` with each launch of this process from now on.
 
     `make` is called with source, target and options of a kernel when Triton would compile it;
-    without it the machine's front end is.
+    without it the machine's front end is, unless what it makes is `kept`.
     """
     from triton import compiler
 
@@ -68,7 +73,8 @@ def install(run: Callable[[Launch], None], make: Callable[..., Kernel] | None = 
         constants = tuple((place, _same(value)) for place, value in source.constants.items())
         key = (source.fn, repr(source.signature), constants, repr(options))
         if key not in known:
-            text, by_blocks = front_end(source, target, options)
+            where = source, target, options
+            text, by_blocks = kept.made(front_end, *where) if kept else front_end(*where)
             made = (source.fn.__name__, text, source.signature, by_blocks)
             held = tuple(source.constants.values())
             known[key] = Kernel(source.fn, *made, held, usage_of(options))
