@@ -72,22 +72,30 @@ def test_what_is_not_empty_is_left_alone():
     assert bool((zeros == 0).all()) and none.numel() == 0 and guarded.broken() == ""
 
 
-# A row past the end of each head of K, times 0: right if that row is 0, NaN if it is the judge's.
+# What lies past the end of K, times 0: right if that is 0, NaN if it is the judge's.
 PAST_THE_END = """
+import ctypes
 
 _right = flash_attention
 
 def flash_attention(q, k, v, **options):
     out, lse = _right(q, k, v, **options)
-    past = torch.as_strided(k, (k.shape[3],), (1,), k.storage_offset() + k.numel())
-    return out + 0.0 * past.to(out.dtype), lse
+    return out + 0.0 * PAST.sum().to(out.dtype), lse
 """
+BY_A_VIEW = "torch.as_strided(k, (1,), (1,), k.storage_offset() + k.numel())"
+BY_ITS_ADDRESS = (
+    "torch.frombuffer(bytearray(ctypes.string_at(k.data_ptr() + k.nbytes, 4)), dtype=torch.float32)"
+)
 
 
-def test_what_lies_behind_an_input_is_nan():
+def test_what_lies_behind_an_input_is_out_of_reach_and_nan():
     problem = load_problem("p01")
+    told = []
     with forked_workers():
-        right = judge(model_answer("p01"), problem, checks={"plain"})
-        past = judge(model_answer("p01") + PAST_THE_END, problem, checks={"plain"})
-    assert right.wrong == {}
-    assert {f.message.headline for f in past.wrong.values()} == {"out was computed as NaN"}
+        assert judge(model_answer("p01"), problem, checks={"plain"}).wrong == {}
+        for past in (BY_A_VIEW, BY_ITS_ADDRESS):
+            source = model_answer("p01") + PAST_THE_END.replace("PAST", past)
+            judged = judge(source, problem, checks={"plain"}, policy=False)
+            told.append({f.message.headline for f in judged.wrong.values()})
+    assert told[0] and all("out of bounds for storage of size" in text for text in told[0])
+    assert told[1] == {"out was computed as NaN"}
