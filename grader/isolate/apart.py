@@ -91,7 +91,9 @@ def outputs(memory: torch.Tensor, layout: Layout, sets: int, start: int) -> torc
 
 def _own(memory: torch.Tensor, start: int, size: int) -> torch.Tensor:
     """Return `size` bytes of `memory` as a tensor whose storage has no others."""
-    if memory.is_cuda and size:
+    # What torch.Tensor says of it may be said for a GPU that is not there: `absent_gpu`.
+    on_gpu = torch._C.TensorBase.is_cuda.__get__(memory)
+    if on_gpu and size:
         return device_memory.mapped(memory.data_ptr() + start, size, of=memory)
     part = memory[start : start + size]
-    return part if memory.is_cuda else torch.from_numpy(part.numpy())
+    return part if on_gpu else torch.from_numpy(part.numpy())
