@@ -3,7 +3,6 @@
 import ast
 import dataclasses
 import functools
-import hashlib
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -11,13 +10,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
-
 from grader.causes.diagnose import Casebook
-from grader.checks.correctness import Expected, expect
 from grader.isolate.compiled import compile_calls
 from grader.isolate.session import Budget, Session
-from grader.judge import compile_run, problem_run
+from grader.judge import compile_run
 from grader.judge.case import CheckCase
 from grader.judge.check_results import check_results
 from grader.judge.problem_run import ProblemRun
@@ -28,10 +24,8 @@ from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.findings import CauseFound, Finding
 from grader.spec.grade_record import CheckResult, ComponentResult, Verdict
-from grader.spec.inputs import Inputs
 from grader.spec.problem import GIVEN, ROOT, Problem, load_problem
 from grader.spec.problem_tables import Check
-from tests import once
 
 SEED = "5eed"
 # Long enough for what is done at once on a busy machine, short beside the ten minutes that the
@@ -160,31 +154,8 @@ def run_of(
 ) -> ProblemRun:  # fmt: skip
     """The run of `source`, in sessions of its own or in some that stand for them."""
     data = Source(problem.id, source.encode(), policy=policy)
-    kept = {"kernels": once.place("translated")} if once.has_begun() else {}
-    sessions = sessions or Sessions(problem, data, device, Budget(problem.limits), **kept)
+    sessions = sessions or Sessions(problem, data, device, Budget(problem.limits))
     return ProblemRun(problem, data, seed, sessions, **options)
-
-
-def _expect(problem: Problem, case: Case, inputs: Inputs, names: tuple[str, ...]) -> Expected:
-    """Return what is expected of inputs, which many sources are judged with."""
-    digest = hashlib.blake2b()
-    for name, tensor in inputs.all.items():
-        digest.update(f"{name} {tensor.dtype} {tensor.shape} {tensor.stride()}".encode())
-        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
-    of = problem.id, problem.oracle, problem.tolerance, problem.returns, problem.gradients
-    key = repr((of, case, names, digest.digest()))
-    found = _EXPECTED.pop(key, None) or expect(problem, case, inputs, names)
-    _EXPECTED[key] = found
-    while len(_EXPECTED) > _MOST_EXPECTED:
-        _EXPECTED.pop(next(iter(_EXPECTED)), None)  # which another thread may have done
-    return found
-
-
-_EXPECTED: dict[str, Expected] = {}  # those that were asked for last
-_MOST_EXPECTED = 256  # some 0.3 MB each
-_remembering = mock.patch.object(problem_run, "expect", _expect)
-_for_one = functools.partial(compile_calls, capabilities=(80,))
-_of_one_chip = mock.patch.object(compile_run, "compile_calls", _for_one)
 
 
 def judge(
@@ -209,6 +180,7 @@ def judge(
     """
     run = run_of(source, problem, seed, device=device, policy=policy, casebook=Casebook(problem))
     findings = Findings()
+    for_one = functools.partial(compile_calls, capabilities=(80,))
     wanted = set(checks) if checks is not None else {check.id for check in problem.checks}
     try:
         for check in problem.checks:
@@ -221,7 +193,7 @@ def judge(
                 if device == "cuda":
                     case = dataclasses.replace(case, gpu=True)
                 at = CheckCase(problem, check, index, case)
-                with _of_one_chip, _remembering:
+                with mock.patch.object(compile_run, "compile_calls", for_one):
                     findings.cases[at.place] = run.judge(at)
                 if enough(findings.cases):
                     break

@@ -22,17 +22,6 @@ def begin() -> None:
         atexit.register(_remove, os.getpid(), os.environ[_FOLDER])
 
 
-def has_begun() -> bool:
-    """Whether this is a process of a run of tests."""
-    return _FOLDER in os.environ
-
-
-def place(name: str) -> Path:
-    """Return the folder of this run by that name, which whoever writes to it makes."""
-    begin()
-    return Path(os.environ[_FOLDER]) / f"folder-{name}"
-
-
 def _remove(pid: int, folder: str) -> None:
     if os.getpid() == pid:  # a fork inherits what is done at exit
         shutil.rmtree(folder, ignore_errors=True)
@@ -53,6 +42,7 @@ def once(name: str, make: Callable[[], Made]) -> Made:
 
 def folder(name: str, make: Callable[[Path], object]) -> Path:
     """Return the folder that `make` makes, for the first process that asks under this name."""
-    path = place(name)
+    begin()
+    path = Path(os.environ[_FOLDER]) / f"folder-{name}"
     once(f"folder {name}", lambda: make(path) and None)
     return path

@@ -12,6 +12,7 @@ from grader.isolate.compiled import call_of, compile_calls
 from grader.isolate.processes import Children
 from grader.judge.testrun import TestRun
 from grader.kernel.compile import stages
+from grader.kernel.compile.listing import listing
 from grader.source.submission import Source
 from grader.spec.cases import resolve
 from grader.spec.problem import load_problem
@@ -156,6 +157,23 @@ def test_those_that_were_used_last_are_kept(folder, monkeypatch):
     stages.make_room(folder / "none yet")
 
 
+def test_machine_code_is_disassembled_once_and_again_where_that_is_damaged(folder, monkeypatch):
+    how = {"capabilities": (80,), "kernels": folder, "predicts": CALL}
+    with forked_workers():
+        compile_calls(Source("p03", SOURCE.encode()), P03, [CALL], **how)
+    codes = [stages.Kept(path).read_code()["cubin"] for path in folder.glob("*.code")]
+    assert len(codes) == len([*folder.glob("*.sass")]) == 2
+    monkeypatch.setattr("subprocess.run", None)  # nothing is disassembled again
+    (found,) = filter(None, (listing(code, "fill", folder) for code in codes))
+    monkeypatch.undo()
+    kept = {path: path.read_bytes() for path in folder.glob("*.sass")}
+    for damaged in (lambda data: b"x", lambda data: data[:-20]):
+        for path, data in kept.items():
+            path.write_bytes(damaged(data))
+        assert found in [listing(code, "fill", folder) for code in codes]
+        assert kept == {path: path.read_bytes() for path in kept}
+
+
 def test_a_grading_keeps_them_and_tells_of_the_chips_that_it_was_asked_for(tmp_path):
     folder = tmp_path / "compiled"
     children, told = Children(kernels=folder), []
@@ -171,4 +189,4 @@ def test_a_grading_keeps_them_and_tells_of_the_chips_that_it_was_asked_for(tmp_p
     assert told == ["compiling for gfx942"]
     kinds = collections.Counter(path.suffix for path in folder.iterdir())
     assert kinds.pop(".ttir") > 2  # of what the machine ran: tests/test_kept_texts.py
-    assert kinds == {".json": 2 * 3, ".code": 2}  # as predicted
+    assert kinds == {".json": 2 * 3, ".code": 2, ".sass": 2}  # as predicted

@@ -7,10 +7,17 @@ C++ Programming Guide 13.0, and the names of instructions in its "CUDA Binary Ut
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import hashlib
+import os
 import re
 import subprocess
 import tempfile
+import zlib
+from pathlib import Path
+
+from grader.base.atomic_write import write_whole_bytes
 
 _NVDISASM_S = 30.0
 _MOST_TEXT = 64 * 2**20
@@ -99,10 +106,26 @@ class Listing:
     loops: tuple[tuple[int, int], ...]
 
 
-def listing(cubin: bytes, kernel: str) -> Listing | None:
-    """Return the code of `kernel`; None where it cannot be disassembled."""
+def listing(cubin: bytes, kernel: str, folder: Path) -> Listing | None:
+    """Return the code of `kernel`; None where it cannot be disassembled.
+
+    In `folder` is kept what the disassembler made of these bytes.
+    """
+    text = _disassembled(cubin, folder / f"{hashlib.sha256(cubin).hexdigest()}.sass")
+    section = text.partition(f".section\t.text.{kernel},")[2]
+    return read(section.partition("\n\t.section\t")[0]) if section else None
+
+
+def _disassembled(cubin: bytes, kept: Path) -> str:
+    """Return what the disassembler makes of a cubin, now or when it was `kept`; "" if it fails."""
     from triton import knobs
 
+    with contextlib.suppress(OSError, ValueError, zlib.error):
+        reading = zlib.decompressobj()
+        text = reading.decompress(kept.read_bytes(), _MOST_TEXT).decode()
+        os.utime(kept)
+        if reading.eof:
+            return text
     try:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin)
@@ -110,9 +133,12 @@ def listing(cubin: bytes, kernel: str) -> Listing | None:
             command = [knobs.nvidia.nvdisasm.path, "-g", "-c", file.name]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_NVDISASM_S)
     except (OSError, RuntimeError, subprocess.SubprocessError):
-        return None
-    section = done.stdout[:_MOST_TEXT].partition(f".section\t.text.{kernel},")[2]
-    return read(section.partition("\n\t.section\t")[0]) if section else None
+        return ""
+    text = done.stdout[:_MOST_TEXT]
+    with contextlib.suppress(OSError):
+        if done.returncode == 0:
+            write_whole_bytes(kept, zlib.compress(text.encode(), 1))
+    return text
 
 
 def read(text: str) -> Listing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from grader.kernel.compile.layouts import Accessed, accessed
@@ -47,12 +48,14 @@ class Predictor:
         self._records: dict[tuple, dict[str, Any]] = {}
         self._more = 0  # launches that are not looked at
 
-    def add(self, kernel: capture.Kernel, made: dict[str, Any], figures: dict[str, Any]) -> None:
+    def add(
+        self, kernel: capture.Kernel, made: dict[str, Any], figures: dict[str, Any], folder: Path
+    ) -> None:
         """Note a kernel that was compiled, with its TTGIR and cubin.
 
-        `figures` are those of a KernelReport.
+        `figures` are those of a KernelReport; in `folder` is kept what is found out.
         """
-        code = listing(made["cubin"], kernel.name)
+        code = listing(made["cubin"], kernel.name, folder)
         self._kernels[kernel] = _Known(code, accessed(made["ttgir"]), figures)
 
     def launched(self, launch: capture.Launch, line: int) -> None:

@@ -27,6 +27,7 @@ from grader.kernel.compile.chips import MAX_THREADS, Chip
 from grader.kernel.compile.predicting import Predictor
 from grader.kernel.lines import kernel_line
 from grader.kernel.machine import capture
+from grader.kernel.machine.kept import Kept
 from grader.kernel.machine.steps import BadGrid, check_grid
 from grader.kernel.passed import tensors_of
 
@@ -135,7 +136,8 @@ class Recorder:
         try:
             if self._predictor is not None:
                 compile = functools.partial(compile, made_of=made_of)
-                text, by_blocks = capture.front_end(source, target, options)
+                kept = Kept(places[1], self._path)
+                text, by_blocks = kept.made(capture.front_end, source, target, options)
             figures = compile()
             self._known.add(figures.pop("digest"))
             del figures["lines"]
@@ -155,7 +157,7 @@ class Recorder:
         kernel = capture.Kernel(source.fn, source.name, text, signature, by_blocks, usage=usage)
         self._compiled[kernel] = made
         if self._predictor is not None and "cubin" in made_of:
-            self._predictor.add(kernel, made_of, made.record)
+            self._predictor.add(kernel, made_of, made.record, places[1])
         return kernel
 
     def _diagnostic(self, repeat: Callable[[], Any]) -> dict[str, Any]:

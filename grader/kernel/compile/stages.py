@@ -24,8 +24,8 @@ from grader.base.atomic_write import write_whole_bytes
 from grader.kernel.compile import machine_code
 
 _CODE = ".code"
-# Some twenty versions of the kernels of a problem: half a KiB each, twice, and 20 of code; and what
-# the machine runs of them, each for a set of types and constants, in some 6 KiB.
+# Some twenty versions of the kernels of a problem: half a KiB each, twice, 20 of code and as much
+# of its disassembly; and what the machine runs, for each set of types and constants some 6 KiB.
 MOST_KEPT = 1024
 
 
