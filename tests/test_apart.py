@@ -117,7 +117,8 @@ def test_a_timed_call_and_a_checked_one_know_as_little_of_where_their_inputs_lie
 def test_on_a_gpu_an_input_is_mapped_where_it_begins(monkeypatch):
     problem, case = timed_case()
     layout = place(case, make_inputs(problem, case, 0), problem.returns)
-    memory = types.SimpleNamespace(is_cuda=True, data_ptr=lambda: 2**40)
+    memory = types.SimpleNamespace(data_ptr=lambda: 2**40)
+    monkeypatch.setattr(apart, "_is_on_gpu", lambda _: True)
     monkeypatch.setattr(apart.device_memory, "mapped", lambda *place, of: (*place, of))
     starts = [512, 2**20, 2**21]
     found = apart.parts(memory, layout, starts)
@@ -126,3 +127,9 @@ def test_on_a_gpu_an_input_is_mapped_where_it_begins(monkeypatch):
         (2**40 + start, size, memory) for start, size in zip(starts, sizes, strict=True)
     ]
     assert [view.offset_bytes for view, _ in found] == [0, 0, 0]
+
+
+def test_memory_that_answers_for_an_absent_gpu_is_a_cpu_s(monkeypatch):
+    memory = torch.arange(2048, dtype=torch.uint8)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda this: True))
+    assert memory.is_cuda and torch.equal(apart._own(memory, 512, 64), memory[512:576])

@@ -91,9 +91,12 @@ def outputs(memory: torch.Tensor, layout: Layout, sets: int, start: int) -> torc
 
 def _own(memory: torch.Tensor, start: int, size: int) -> torch.Tensor:
     """Return `size` bytes of `memory` as a tensor whose storage has no others."""
-    # What torch.Tensor says of it may be said for a GPU that is not there: `absent_gpu`.
-    on_gpu = torch._C.TensorBase.is_cuda.__get__(memory)
-    if on_gpu and size:
+    if _is_on_gpu(memory) and size:
         return device_memory.mapped(memory.data_ptr() + start, size, of=memory)
     part = memory[start : start + size]
-    return part if on_gpu else torch.from_numpy(part.numpy())
+    return part if _is_on_gpu(memory) else torch.from_numpy(part.numpy())
+
+
+def _is_on_gpu(memory: torch.Tensor) -> bool:
+    """Whether it is; torch.Tensor may answer for a GPU that is not there, see `absent_gpu`."""
+    return bool(torch._C.TensorBase.is_cuda.__get__(memory))

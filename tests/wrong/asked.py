@@ -31,7 +31,7 @@ WRONG = (
         "p05-grid_of_three",
         ("lse from the new tile", "", "LSE-WITHOUT-MAX", ('mx + tl.log(z), mask=r < T', 'tl.log(z), mask=r < T')),
         ("rescale by exp2", "", "TILE-SHARES", ('    new = tl.maximum(mx, tl.max(s, axis=1))\n    alpha = tl.exp(mx - new)\n    e = tl.exp(s - new[:, None])', '    new = tl.maximum(mx, tl.max(s, axis=1))\n    alpha = tl.exp2(mx - new)\n    e = tl.exp(s - new[:, None])')),
-        ("q rows of the wrong tile", "plain", "QUERIES-NEVER-TAKEN", ('Q + b * qb + h * qh + r[:, None] * qt', 'Q + b * qb + h * qh + (r[:, None] - r[:, None] % BC) * qt')),
+        ("q rows of the wrong tile", "plain", "QUERIES-NEVER-TAKEN WRONG-STRIDE", ('Q + b * qb + h * qh + r[:, None] * qt', 'Q + b * qb + h * qh + (r[:, None] - r[:, None] % BC) * qt')),
         ("v of the key after", "", "MASK-TOO-WIDE", ('v_ptrs = V + b * vb + g * vh + n[:, None] * vt', 'v_ptrs = V + b * vb + g * vh + (n[:, None] + 1) * vt')),
         ("p not rounded as v", "", "ROUNDED-TO-16-BITS", ('o += tl.dot(e.to(v.dtype), v', 'o += tl.dot(e.to(tl.float16).to(v.dtype), v')),
         ("group by ceil", "", "WRONG-KV-HEAD", ('g = h * KVH // H', 'g = (h * KVH + H - 1) // H')),
