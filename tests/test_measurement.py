@@ -215,7 +215,11 @@ class Recorded:
 
     def go(self, *_, sets=1, null=False, watched=False):
         self.asked.append("empty go" if null else "go")
-        made = [] if null else [CallOutputs(0, {"y": torch.tensor([n])}) for n in range(sets)]
+        made = (
+            []
+            if null
+            else [CallOutputs(0, {"y": torch.tensor([n])}, torch.tensor([0])) for n in range(sets)]
+        )
         self.calls += len(made)
         return 0.02, made
 

@@ -136,7 +136,7 @@ def test_a_name_that_a_step_leaves_as_it_was_given_leads_to_the_step(left):
     text = edited(model_answer("p01"), (made, left))
     judged = judge(text, load_problem("p01"), checks=["plain"])
     plain = judged.of("plain")
-    assert plain.step == 2 and "does not set tile_acc" in plain.message.help
+    assert plain.step == 2 and "set tile_acc in step 2" in plain.message.help
 
 
 def test_a_step_of_one_pass_with_a_comment_is_empty():

@@ -167,11 +167,11 @@ class Casebook:
             found += self._told(self._fitted())
             named = decide(found, self._wrong, self._failed)
         lost = any(state.variant == "maximum" for state in self._states.values())
-        lost = lost and {found.id for found, _ in named} <= _OF_A_MAXIMUM
-        # What is wrong in a plain case, too, is no mistake that shows in other cases alone.
-        at_core = {place for place in self._wrong if place[0] == PLAIN}
-        lost |= bool(at_core & self._states.keys()) and not any(c & at_core for _, c in named)
-        if not named or lost:
+        follows = lost and {found.id for found, _ in named} <= _OF_A_MAXIMUM
+        # What parts in a plain case is no mistake that shows in other cases alone.
+        parts = {place for place in self._states if place[0] == PLAIN}
+        aside = parts and not any(place[0] == PLAIN for _, cases in named for place in cases)
+        if not named or follows or aside:
             # One program is followed: what is wrong in its case is so in all.
             states = self._told(self._states)
             states = [dataclasses.replace(s, implied=everywhere - s.shown) for s in states]

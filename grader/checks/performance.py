@@ -118,8 +118,9 @@ def speed_figures(
 
     naive_ms = [median_ms(block) for block in naive]
     around = list(itertools.pairwise(naive_ms))
+    of_blocks = around if len(around) > 1 else around * len(student)
     brackets = []
-    for block, (before, after) in zip(student, around * (len(student) // len(around)), strict=True):
+    for block, (before, after) in zip(student, of_blocks, strict=True):
         drift = _drift_percent(before, after)
         ours = median_ms(block)
         if drift <= MAX_DRIFT_PERCENT and ours > 0:

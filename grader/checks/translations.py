@@ -86,7 +86,7 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"invalid operands of type (pointer|\S+ and pointer)",
-        "a pointer stands where a number is due: load its value first, or compare the order of the"
+        "a pointer stands where a number is due: load its value first, or check the order of the"
         " arguments in this line",
     ),
     (

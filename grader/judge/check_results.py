@@ -86,7 +86,7 @@ def _left_undone(source: Source) -> tuple[int, str] | None:
     if len(left) != 1:
         return None
     ((step, (line, name)),) = left.items()
-    return step, f"step {step} does not set {name}, which is as line {line} sets it until then"
+    return step, f"set {name} in step {step}: it still has the value that line {line} gave it"
 
 
 def _among(

@@ -2,7 +2,7 @@
 
 Together they are half of what one call has, and one of each call at least: a submission that
 leaves a part f of its heads out stays unseen in a go with a chance of (1 - f) to the power of that
-number, and a measurement has some thirty goes.
+number. An official measurement times three blocks of seven goes or more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from grader.spec.cases import Case
 
 _SHARED = "w"  # by all rows of a call
-_OF_A_CALL = 2  # verified is so much less of a go than of one call
+_PARTS = 2  # of a call, of which a go has one verified
 
 
 def draw(case: Case, calls: int, device: str) -> torch.Tensor:
@@ -27,18 +27,16 @@ def draw(case: Case, calls: int, device: str) -> torch.Tensor:
     count = case.rows or case.num_kv_heads
     generator = torch.Generator(device).manual_seed(secrets.randbits(63))
     numbers = torch.randperm(count, generator=generator, device=device)
-    return numbers[: math.ceil(count / (_OF_A_CALL * calls))]
+    return numbers[: math.ceil(count / (_PARTS * calls))]
 
 
 def of(
-    case: Case, tensors: dict[str, torch.Tensor], drawn: torch.Tensor | None
+    case: Case, tensors: dict[str, torch.Tensor], drawn: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Return what of each tensor belongs to what was drawn: copies, or without that all as it is.
+    """Return copies of what of each tensor belongs to what was drawn.
 
     With a head of K and V go those of the queries in its group.
     """
-    if drawn is None:
-        return tensors
     count, found = case.rows or case.num_kv_heads, {}
     for name, tensor in tensors.items():
         axis = 0 if case.rows or tensor.dim() == 1 else 1

@@ -52,12 +52,12 @@ class CallFailed(Exception):
 class CallOutputs:
     """What one call computed, by the name of the output, and the seed of its inputs.
 
-    Of a go of several calls only heads or rows that were `drawn`, see `share`.
+    Only heads or rows that were `drawn`, see `share`.
     """
 
     seed: int
     outputs: dict[str, torch.Tensor]
-    drawn: torch.Tensor | None = None
+    drawn: torch.Tensor
 
     @property
     def num_bytes(self) -> int:
