@@ -24,9 +24,9 @@ _SMALLEST, _LARGEST = 16, 128
 _FORWARD, _BACKWARD_KEYS, _BACKWARD_QUERIES = 2, 4, 3
 # Products of pairs without which there is no output: scores, out; with gradients dP, dV, dK, dQ.
 _LEAST, _LEAST_OF_GRADIENTS = 2, 4
-# Products of elements beside each multiply-add of a dot: 1/8 are 16 for a pair of a query and a key
-# at head_dim 64, which has 128 multiply-adds; the model answers have 3. Or beside each that is in no
-# dot: an accumulator that is scaled for each key has one beside two (0.50, and a quarter more).
+# Products of elements beside each multiply-add of a dot: 1/8 are 16 for a pair of query and key at
+# head_dim 64, which has 128 multiply-adds; the model answers have 3. Or beside each in no dot: an
+# accumulator that is scaled for each key has one beside two (0.50, and a quarter more).
 _MOST_BESIDE, _MOST_BESIDE_ELEMENTS = 1 / 8, 5 / 8
 
 
