@@ -58,9 +58,9 @@ import torch
 for number in range(torch.cuda.device_count()):
     print(f"GPU-{torch.cuda.get_device_properties(number).uuid}")
 """
-# While one grading measures, the tests of others run on the CPU. An estimate: three at a time on an
-# H200 with 16 cores waited for each other (docs/records, 2026-11-24); a fourth would wait longer.
-_CORES_PER_WORKER, _MOST_PER_GPU = 8, 3
+# While one grading measures, the tests of others run on the CPU. Five at a time kept an H100 with
+# 16 cores measuring from the first one on (docs/records/rate-h100-2026-11-28.json).
+_CORES_PER_WORKER, _MOST_PER_GPU = 3, 5
 
 
 class ParslEngine:

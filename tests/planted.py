@@ -65,7 +65,7 @@ FAULTS = (
     fault('written inputs are not noticed', 'grader/isolate/session.py', '        if its_own.any():\n', '        if False:\n', 'bad_input', 'wrong_kernels'),
     fault('draws do not depend on the seed', 'grader/spec/problem.py', 'place = f"{seed}/{self.id}/{check.id}/{len(cases)}"', 'place = f"{self.id}/{check.id}/{len(cases)}"', 'manifest', 'cases'),
     fault('timed outputs are always right', 'grader/checks/performance.py', '    tensors = inputs.tensors\n    if case.rows is not None:\n', '    return 0.0\n    tensors = inputs.tensors\n    if case.rows is not None:\n', 'measure', 'performance'),
-    fault('of several timed calls nothing is verified', 'grader/timing/share.py', 'math.ceil(count / (_PARTS * calls))', '0', 'performance'),
+    fault('of timed calls nothing is verified', 'grader/timing/share.py', 'max(math.ceil(count / _PARTS), min(_FEWEST, calls))', '0', 'performance'),
     fault('a held worker imports its file before its turn', 'grader/isolate/serving.py', 'if self.settings.get("held"):', 'if False:', 'held'),
     fault('wrong timed outputs do not matter', 'grader/judge/measurement.py', 'if margin is None or not margin <= 1.0:', 'if margin is None:', 'measure'),
     fault('processes that the submission starts are not counted', 'grader/isolate/usage.py', 'found = [self.pid, *descendants(self.pid)]', 'found = [self.pid]', 'usage'),

@@ -118,6 +118,7 @@ WSL = {"/proc/version": "Linux version 5.15.153.1-microsoft-standard-WSL2"}
 TWO_GIB = {"/proc/meminfo": "MemTotal: 2097152 kB\nMemAvailable: 1677721 kB\n"}
 LIMITED = {"/sys/fs/cgroup/memory.max": f"{2 * GIB}\n", "/sys/fs/cgroup/memory.current": "99\n"}
 AMD = CPU_BUILD | {"hip_build": "6.4"}
+NO_BYTECODE = CPU_BUILD | {"bytecode": False, "folder": "/site"}
 CARD = {"/proc/bus/pci/devices": "0100\t10de2684\t10\t0\n"}
 OLD_DRIVER = NVIDIA | {"/proc/driver/nvidia/version": DRIVER.format("535.161.08")}
 NEW_DRIVER = NVIDIA | {"/proc/driver/nvidia/version": DRIVER.format("580.95.05")}
@@ -141,6 +142,7 @@ CASES = [
      "2.13.0+cpu is a build for the CPU: it does not use the NVIDIA GPU",
      "make clean && make setup"),
     ("torch", {"said": AMD}, WARNING, "a build for AMD's GPUs", "make clean"),
+    ("torch", {"said": NO_BYTECODE}, WARNING, "without bytecode", "compileall -q -j 0 /site"),
     ("torch", {"said": NO_TORCH}, ERROR, "OSError: libtorch_cpu.so", "make clean"),
     ("torch", {"said": CPU_BUILD | {"torch": "2.9.1"}}, ERROR, "expected 2.11", "make"),
     ("torch", {"said": {"torch_error": "no module"}, "versions": {"torch": None}}, ERROR,

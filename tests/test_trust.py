@@ -216,33 +216,30 @@ def test_gradings_in_classes_on_gpus_had_all_points_however_many_ran_side_by_sid
     assert "makes twenty on H200s (nineteen of p09)" in WORDS
 
 
-def test_measuring_took_a_gpu_as_long_as_the_page_says():
-    path = ROOT / "docs" / "records" / "rate-h100-2026-11-27.json"
-    runs = json.loads(path.read_text())["runs"]
-    assert all(list(run["problems"]) == ["p02", "p04", "p09"] for run in runs)
-    before, after = (
-        "{}, {} and {} s".format(*(p["measuring_s"] for p in run["problems"].values()))
-        for run in runs
-    )
-    assert f"{before}, afterwards {after}" in WORDS
-    took = " s and ".join(f"{run['duration_s']:.0f}" for run in runs)
-    assert f"the gradings took {took} s" in WORDS
-    for problem in (problem for run in runs for problem in run["problems"].values()):
-        assert problem["points"] == problem["possible"]
-
-
 def test_nine_measurements_took_a_gpu_as_long_as_the_page_says():
     record = json.loads((ROOT / "docs" / "records" / "rate-h100-2026-11-28.json").read_text())
-    alone, together = record["alone"], record["five_side_by_side"]
+    alone, (before, after) = record["alone"], record["classes"]
     problems = alone["problems"].values()
     assert len(problems) == 9 and all(p["points"] == p["possible"] for p in problems)
     took = sum(p["measuring_s"] for p in problems)
     assert f"in {alone['duration_s']:.0f} s, {took:.0f} s of which the measurements had" in WORDS
     drift = [p["naive_drift_percent"] for p in problems]
     assert f"were {min(drift):.1f} to {max(drift):.1f} % apart" in WORDS
-    after = " and ".join(f"{run['done_after_s']:.0f}" for run in together)
-    assert f"two ended after {after} s with all points" in WORDS
-    assert all(got == of for run in together for got, of in run["points"].values())
+    done = [[f"{s:.0f}" for s in run["graded_at_s"].values()] for run in (before, after)]
+    assert "done after {}, {} and {} s. Since then".format(*done[0]) in WORDS
+    assert "done after {}, {}, {} and {} s, all with all points".format(*done[1]) in WORDS
+    first, *_, last = after["graded_at_s"].values()
+    each_s = (last - first) / (len(done[1]) - 1)
+    assert f"one every {each_s:.0f} s from the first one on" in WORDS
+    assert f"which makes {3600 / each_s:.0f} an hour" in WORDS
+    row = "| {} s, {} s, {} s, {} s |".format(*done[1])
+    row += f" {after['had_for_measuring_percent']:.0f} % | {after['busy_percent']:.0f} % |"
+    assert f"{row} {3600 / each_s:.0f} |" in (ROOT / "docs" / "instructors.md").read_text()
+    for run in (before, after):
+        full = {p: row["possible"] for p, row in alone["problems"].items()}
+        assert {p: set(points) for p, points in run["points"].items()} == {
+            p: {points} for p, points in full.items()
+        }
 
 
 def test_the_entries_of_timed_calls_got_their_verdicts_on_a_gpu():

@@ -5,7 +5,9 @@ import json
 
 import pytest
 import torch
+import triton
 
+from grader.isolate import worker
 from grader.isolate.sandbox import Sandbox
 from grader.isolate.session import Budget, Session
 from grader.source.submission import Source
@@ -230,6 +232,11 @@ def test_what_was_made_from_memory_that_nobody_wrote_was_written(call, what, unw
     assert evidence.result.status is Status.OK, evidence.result
     assert int(evidence.unwritten["out"].sum()) == unwritten
     assert int(evidence.left_over["out"].sum()) == left_over
+
+
+def test_the_first_launch_of_a_worker_finds_the_digest_of_triton():
+    worker.import_ahead(gradients=False)
+    assert triton.runtime.cache.triton_key.cache_info().currsize == 1
 
 
 def test_an_answer_cannot_change_its_inputs_unseen(call):

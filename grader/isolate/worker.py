@@ -48,10 +48,15 @@ def main() -> None:
 
 
 def import_ahead(*, gradients: bool) -> None:
-    """Import what Triton does at the first launch, and torch for the first of `gradients`."""
+    """Do what Triton does at the first launch, and import what torch does for `gradients`.
+
+    Triton makes a digest of all its files, its library of some 300 MB among them, by which it
+    knows what it compiled.
+    """
     with contextlib.suppress(Exception):  # which no kernel of a submission needs
         importlib.import_module("triton.compiler.code_generator")
         importlib.import_module("triton.experimental.gluon.nvidia.hopper")
+        importlib.import_module("triton.runtime.cache").triton_key()
     if gradients:
         importlib.import_module("torch.fx.experimental.symbolic_shapes")
 

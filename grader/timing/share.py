@@ -1,8 +1,8 @@
-"""The share of a timed go that is verified: of each of its calls heads, or rows, drawn afterwards.
+"""The share of a timed go that is verified: heads, or rows, of its calls, drawn afterwards.
 
-Together they are half of what one call has, and one of each call at least: a submission that
-leaves a part f of its heads out stays unseen in a go with a chance of (1 - f) to the power of that
-number. An official measurement times three blocks of seven goes or more.
+They are half as many as one call has, and four at least where a go has so many calls: a submission
+that leaves a part f of its heads out stays unseen in a go with a chance of (1 - f) to the power of
+that number. An official measurement times three blocks of seven goes, of 21 where calls are short.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from grader.spec.cases import Case
 
 _SHARED = "w"  # by all rows of a call
 _PARTS = 2  # of a call, of which a go has one verified
+_FEWEST = 4  # of a go with as many calls
 
 
-def draw(case: Case, calls: int, device: str) -> torch.Tensor:
-    """Return the numbers of the heads of K and V, or rows, that are verified of one of `calls`.
+def draw(case: Case, calls: int, device: str) -> list[torch.Tensor]:
+    """Return, for each of `calls`, the numbers of the heads of K and V, or rows, to be verified.
 
     They are drawn where they are used: a draw on the CPU starts threads there.
     """
     count = case.rows or case.num_kv_heads
     generator = torch.Generator(device).manual_seed(secrets.randbits(63))
-    numbers = torch.randperm(count, generator=generator, device=device)
-    return numbers[: math.ceil(count / (_PARTS * calls))]
+    drawn = torch.randperm(calls * count, generator=generator, device=device)
+    drawn = drawn[: max(math.ceil(count / _PARTS), min(_FEWEST, calls))]
+    return [drawn[drawn // count == call] % count for call in range(calls)]
 
 
 def of(

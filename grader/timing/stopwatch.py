@@ -6,7 +6,7 @@ are copied into private memory; t1. The time of a call is (t1 - t0 - overhead) /
 being the same with a trusted worker that computes nothing. On a CPU the CPU time of the worker and
 of all that it started takes the place of the wall clock: threads do not shorten it, neighbours
 hardly lengthen it, and processes beside the worker end the measurement, since one that is gone may
-have been missed. Of every call a share is verified later. Nothing that runs in the submission's
+have been missed. Of every go a share is verified later. Nothing that runs in the submission's
 process can see inputs before t0, change outputs after t1, or touch the clock.
 """
 
@@ -170,7 +170,7 @@ class Bench:
         null: bool = False,
         watched: bool = False,
     ) -> tuple[float, list[CallOutputs]]:
-        """Run one timed go; return its seconds, and what it computed in every set.
+        """Run one timed go; return its seconds, and of what it computed the share that was drawn.
 
         In one that is `watched` the worker looks at what PyTorch does; its seconds mean nothing.
         """
@@ -201,10 +201,11 @@ class Bench:
         if isinstance(clock, CpuTime):
             see_alone(clock)
         results = []
-        for seed, raw in zip(seeds, outputs, strict=True):
-            drawn = share.draw(case, sets, self.device)
-            found = share.of(case, {view.name: view.of(raw) for view in layout.written}, drawn)
-            results.append(CallOutputs(seed, found, drawn))
+        shares = share.draw(case, sets, self.device)
+        for seed, raw, drawn in zip(seeds, outputs, shares, strict=True):
+            if len(drawn):
+                found = share.of(case, {view.name: view.of(raw) for view in layout.written}, drawn)
+                results.append(CallOutputs(seed, found, drawn))
         return clock.seconds, results
 
     @contextlib.contextmanager

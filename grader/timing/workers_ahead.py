@@ -13,8 +13,8 @@ from grader.isolate import capacity
 from grader.isolate.sandbox import Sandbox
 
 # An allowance for what a worker holds beyond the files of libraries, which all share. To import
-# torch in a jail took 8 seconds of a core (three gradings side by side, 5 cores each, 2026-11-27):
-# ten per core do so in two thirds of the time that one may take to start.
+# torch in a jail took 8 seconds of a core where it has no bytecode (three gradings side by side, 5
+# cores each, 2026-11-27): ten per core do so in two thirds of the time that one may take to start.
 _WORKER_BYTES = 512 * 2**20
 _WORKERS_PER_CORE = 10
 

@@ -83,6 +83,9 @@ def torch(m: Machine) -> tuple[str, ...]:
         return WARNING, f"{got} is a build for AMD's GPUs, which are not used here", REDO
     if m.has_gpu and not build:
         return WARNING, f"{got} is a build for the CPU: it does not use the NVIDIA GPU", REDO
+    if not found.get("bytecode", True):
+        said = f"{got} without bytecode: each worker of an official run compiles it, for seconds"
+        return WARNING, said, f"{m.executable} -m compileall -q -j 0 {found['folder']}"
     return OK, f"{got}, {f'CUDA {build}' if build else 'a build for the CPU'}"
 
 

@@ -25,13 +25,15 @@ _IMPORT_S = 300
 _LOOP_TURNS = 100_000  # some milliseconds
 # One package after another, so that what follows a broken one is looked at as well.
 _IMPORTS = """
-import json, sys
+import json, os, sys
 found = {}
 try:
     import torch
     found["torch"] = torch.__version__
     found["cuda_build"] = torch.version.cuda
     found["hip_build"] = getattr(torch.version, "hip", None)
+    found["bytecode"] = os.path.exists(torch.__spec__.cached or "")
+    found["folder"] = os.path.dirname(os.path.dirname(torch.__file__))
     if torch.version.cuda and torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
         found["capability"] = list(torch.cuda.get_device_capability())
