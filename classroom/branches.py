@@ -70,7 +70,7 @@ def _pack(repository: Path, files: list[tuple[bytes, bytes]], path: Path) -> Non
     times.
     """
     blobs = [(*facts.split()[:3], name) for facts, name in files if facts.split()[1] == b"blob"]
-    said = _git(repository, "cat-file", "--batch", told=b"".join(b"%s\n" % b[2] for b in blobs))
+    said = _git(repository, "cat-file", "--batch", stdin=b"".join(b"%s\n" % b[2] for b in blobs))
     with tarfile.open(path, "w") as tar, io.BytesIO(said) as stream:
         for mode, _, _, name in blobs:
             data = stream.read(int(stream.readline().split()[2]))
@@ -96,11 +96,11 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
 
-def _git(repository: Path, *words: str, told: bytes = b"") -> bytes:
+def _git(repository: Path, *words: str, stdin: bytes = b"") -> bytes:
     try:
         run = subprocess.run(
             ["git", "--git-dir", str(repository), *words],
-            input=told,
+            input=stdin,
             capture_output=True,
             env=_environment(),
         )

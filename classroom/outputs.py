@@ -30,7 +30,7 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)")
 def file_stem(student: str) -> str:
     """Return a file name without ending, another one for each id, whatever the id holds.
 
-    An id of small letters, digits, "_" and "-" stays as it is. Any other is told by its hash: a
+    An id of small letters, digits, "_" and "-" stays as it is. Any other is known by its hash: a
     file system may not tell capitals, and a name may be a path, a device or too long.
     """
     if _PLAIN.fullmatch(student) and not _DEVICES.fullmatch(student):

@@ -140,7 +140,7 @@ class Decision(Record):
     - extend: the deadline of `problem`, or of all ("") where there is none, is `days` later.
     - comment: `reason` is shown in the report, at `problem`.
     - request: the student asks to have `problem` looked at again; `author` is the student.
-    - answer: what the student is told on requests for `problem`.
+    - answer: what the student is answered on requests for `problem`.
     """
 
     kind: Literal["override", "extend", "comment", "request", "answer"]
@@ -154,7 +154,7 @@ class Decision(Record):
 
 
 class PublishedGrade(Record):
-    """The points of one problem that one student was told, and what they came from."""
+    """The points of one problem that were published to one student, and what they came from."""
 
     student: Name
     problem: str

@@ -33,7 +33,7 @@ from grader.base.text import clean, clean_lines, plural, points, wrap
 from grader.judge import scoring
 from grader.report import terminal
 from grader.report.message import ID_LIMIT, message_lines
-from grader.report.score import FAULT, component_cell, losses, machine, measured, told_causes
+from grader.report.score import FAULT, component_cell, losses, machine, measured, shown_causes
 from grader.spec.grade_record import COMPONENTS, GradeRecord, Verdict
 from grader.spec.problem import load_problem
 
@@ -98,14 +98,14 @@ _REMARKS = {status: str(status) for status in Status} | {
 class Graded:
     """One problem of a student; `result` is None where there is none.
 
-    `told` are the points that were published, with the time, `said` what was decided and asked.
+    `published` are the points that were, with the time, `said` what was decided and asked.
     """
 
     grade: Grade
     result: FileResult | None
     deadline: str | None = None
     extension: Decision | None = None
-    told: Sequence[tuple[str, float]] = ()
+    published: Sequence[tuple[str, float]] = ()
     said: Sequence[Decision] = ()
 
     @property
@@ -123,8 +123,8 @@ class Graded:
                 longer = f", extended by {later.days:g} day{'s' * (later.days != 1)}"
                 longer += f" ({later.author}: {later.reason})"
             lines.append(f"deadline {_moment(self.deadline)}{longer}")
-        behind = [*(number for _, number in self.told), self.grade.points][1:]
-        for (at, number), next_one in zip(self.told, behind, strict=True):
+        behind = [*(number for _, number in self.published), self.grade.points][1:]
+        for (at, number), next_one in zip(self.published, behind, strict=True):
             if number != next_one and next_one is not None:
                 lines.append(f"published {_moment(at)}: {points(number)} points")
         for one in self.said:
@@ -227,7 +227,7 @@ def _sum(grades: Sequence[Grade]) -> str:
 
 def _section(problem: Graded, stored: FileResult) -> dict[str, object]:
     result = stored.result
-    told, rest = told_causes(result)
+    shown, rest = shown_causes(result)
     passed = sum(check.verdict is Verdict.PASS for check in result.checks)
     return {
         "id": result.id,
@@ -236,7 +236,7 @@ def _section(problem: Graded, stored: FileResult) -> dict[str, object]:
         "checks": f"{passed} of {len(result.checks)} checks pass" * bool(result.checks),
         "cells": [component_cell(result.components.get(name)) for name in COMPONENTS],
         "losses": losses(result),
-        "causes": [message_lines(result.id, cause, _WIDTH) for cause in told],
+        "causes": [message_lines(result.id, cause, _WIDTH) for cause in shown],
         "rest": rest,
         "unseen": result.unseen,
         "next": result.next_step,
@@ -258,10 +258,10 @@ def _report(options: argparse.Namespace) -> int:
     with open_class(course) as store:
         standing = read_standing(store, read_policy(course))
         compared = _write_files(store, standing, options.files) if options.files else 0
-        last, told, said = store.last_publication(), store.told(), store.decisions()
+        last, published, said = store.last_publication(), store.published(), store.decisions()
         differing = len(changes_since(last, standing).changes) if last else None
     write_whole(course / outputs.CLASS_PAGE, class_page(summarize(standing)))
-    count = _students(course, standing, told, [one for one in said if one.kind in _SAID])
+    count = _students(course, standing, published, [one for one in said if one.kind in _SAID])
     written = [
         f"{outputs.CLASS_PAGE}: what came out of the class, without names",
         f"{outputs.REPORTS}/: reports of {count} students, a page and a text each",
@@ -275,7 +275,7 @@ def _report(options: argparse.Namespace) -> int:
 def _students(
     course: Path,
     standing: Standing,
-    told: Mapping[tuple[str, str], Sequence[tuple[str, float]]],
+    published: Mapping[tuple[str, str], Sequence[tuple[str, float]]],
     said: Sequence[Decision],
 ) -> int:
     """Write the reports of all students, delete those of nobody; return of how many there are."""
@@ -294,7 +294,7 @@ def _students(
                     standing.result(*place),
                     policy.deadline_of(place[1], later.days if later else 0.0),
                     later,
-                    told.get(place, ()),
+                    published.get(place, ()),
                     by_place.get(place, ()),
                 )
             )

@@ -191,7 +191,7 @@ class Store:
     # -- results ---------------------------------------------------------------------------------
 
     def save_results(self, results: Iterable[FileResult]) -> None:
-        """Keep results; one that is there already stays, since a student may have been told it."""
+        """Save results; one that is there already stays, since it may have been published."""
         rows = [(r.key.problem, r.key.sha256, r.key.version, r.model_dump_json()) for r in results]
         with self._explained(), self._transaction():
             self._connection.executemany("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", rows)
@@ -266,7 +266,7 @@ class Store:
         return number
 
     def last_publication(self) -> Publication | None:
-        """Return what students were told last."""
+        """Return what was published last."""
         rows = self._all("SELECT * FROM publications ORDER BY number DESC LIMIT 1")
         if not rows:
             return None
@@ -274,7 +274,7 @@ class Store:
         grades = self._records(PublishedGrade, "grades WHERE publication = ?", number)
         return Publication(number=number, author=author, at=at, grades=grades)
 
-    def told(self) -> dict[tuple[str, str], list[tuple[str, float]]]:
+    def published(self) -> dict[tuple[str, str], list[tuple[str, float]]]:
         """Return, by student and problem, when which points were published, the oldest first."""
         query = (
             "SELECT student, problem, at, json_extract(record, '$.points')"

@@ -34,7 +34,7 @@ from grader.spec.problem import Problem, load_problem
 
 
 class Listener(Protocol):
-    """Is told how far a grading is, from any thread."""
+    """Hears how far a grading is, from any thread."""
 
     def case_done(self, problem_id: str, check_id: str, verdict: Verdict) -> None:
         """Tell of a finished case."""

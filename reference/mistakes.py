@@ -38,7 +38,7 @@ def _for_problem(fn, problem_id, inputs, options):
 def mistakes_for(problem_id):
     """The mistakes that can be made in a problem, their `fn` bound to its rule and its outputs.
 
-    In MISTAKES itself `fn` is told by options["is_causal"] whether attention is causal; here the
+    In MISTAKES itself `fn` reads in options["is_causal"] whether attention is causal; here the
     problem decides, so that the entry's own options are enough.
     """
     return tuple(

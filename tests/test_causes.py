@@ -19,7 +19,7 @@ from grader.report import history
 from grader.report.cause_pages import ExplainError, look_up, sections, sentence
 from grader.report.html import page as html
 from grader.report.message import NOT_REPORTED, facts, head_line, remarks
-from grader.report.score import told_causes
+from grader.report.score import shown_causes
 from grader.source.steps import step_regions
 from grader.spec import causes
 from grader.spec.causes import entries, entry_of
@@ -373,7 +373,7 @@ def test_a_cause_says_first_what_to_do_and_links_to_its_text():
     graded = record("a known mistake")
     page = Page(html.render(graded))
     (problem,) = graded.problems
-    (told, *_), _ = told_causes(problem)
+    (told, *_), _ = shown_causes(problem)
     _, _, after = page.text.partition(head_line(told))
     labels = [label for label, _ in (*remarks(problem.id, told), *facts(problem.id, told))]
     assert labels[:3] == ["note", "help", "where"]

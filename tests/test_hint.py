@@ -108,7 +108,7 @@ def test_formulas_become_words():
 
 def test_the_first_step_without_code_is_the_one(folder):
     found = find(("p01", "p02", "p03"), folder, never)
-    assert (found.problem.id, found.step, found.told) == ("p01", 1, None)
+    assert (found.problem.id, found.step, found.obstacle) == ("p01", 1, None)
     half = stub("p02").replace(
         "# >>> step 1: load one tile of x and its weights (about 2 lines)\n",
         "# >>> step 1: load one tile of x and its weights (about 2 lines)\n    x_tile = 1\n",
@@ -141,10 +141,10 @@ def test_without_a_step_it_is_the_first_that_turns_a_failing_check_green(folder)
         return find(("p02",), folder, lambda id: result(id, *found))
 
     found = failing("half_sums", "x_strides")
-    assert (found.step, found.check, found.told) == (5, "x_strides", None)
+    assert (found.step, found.check, found.obstacle) == (5, "x_strides", None)
     text = render(Hint(found, "a nudge", 1, 2, 1), ())
     assert "it names no step; test_x_strides fails, which this step turns green" in text
-    assert failing("no_step_is_for_this").told == "out is wrong"
+    assert failing("no_step_is_for_this").obstacle == "out is wrong"
 
 
 @pytest.mark.parametrize(("earned", "step"), [(0, 2), (1.9, 2), (2, None)])

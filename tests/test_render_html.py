@@ -12,7 +12,7 @@ from grader.report import history
 from grader.report.html import charts, grids, source
 from grader.report.html.page import render
 from grader.report.message import facts, head_line, remarks
-from grader.report.score import run_words, told_causes
+from grader.report.score import run_words, shown_causes
 from grader.spec.grade_record import ErrorMap, TileMap, Verdict
 from grader.spec.problem import ROOT
 from tests.exports import ANSWERS, EVIL, NAMES, evil, record
@@ -82,7 +82,7 @@ def test_everything_that_the_terminal_tells_is_told(name):
     assert f"required {graded.totals.earned:g} of {graded.totals.available:g} points" in said
     for problem in graded.problems:
         assert f"{problem.id} {problem.title} {problem.verdict}" in said
-        for cause in told_causes(problem)[0]:
+        for cause in shown_causes(problem)[0]:
             assert head_line(cause) in said
             for label, value in (*facts(problem.id, cause), *remarks(problem.id, cause)):
                 assert f"{label} {' '.join(value.split())}" in said
@@ -158,7 +158,7 @@ def test_an_id_of_a_problem_makes_no_anchor_that_it_chooses():
 def test_the_failing_line_is_marked_where_it_stands_and_far_lines_are_folded():
     name = "an exception with output"
     graded, text = record(name), render(record(name), sources=sources_of(name))
-    told, _ = told_causes(graded.problems[0])
+    told, _ = shown_causes(graded.problems[0])
     lines = {str(cause.message.line) for cause in told if cause.message.line}
     marked = re.findall(r'<span class="line wrong"><span class="at">(\d+)</span>', text)
     assert lines and set(marked) == lines

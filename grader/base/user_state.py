@@ -1,6 +1,6 @@
 """A small JSON file of a user's own state, outside of any checkout: quiz answers, hints shown.
 
-Nothing that goes wrong with the file ends a command: it is told once, and the command goes on.
+Nothing that goes wrong with the file ends a command: it is said once, and the command goes on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StateFile(Generic[_State]):
     """The file `path`; None keeps nothing. `what` is what a notice says is not kept.
 
     `state` is what the file held when it was opened: `empty` where there is none, or where it is no
-    such state, and set aside. `notices` holds what is to be told to the reader and is emptied by
+    such state, and set aside. `notices` holds what the reader should know and is emptied by
     whoever tells it.
     """
 

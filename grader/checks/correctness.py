@@ -5,7 +5,7 @@ case) + a floor. The floor is a small multiple of the unit roundoff times the su
 values of the terms that an output adds up: what rounding P, the output and, backward, delta and dS
 to the working precision can do at worst, and nothing a wrong rule could hide in. fp32 counts as
 TF32 where the problem says so and the case is not about precision: `tl.dot` computes TF32 on a GPU
-unless told otherwise, and that is one mistake, not one in every check.
+unless asked otherwise, and that is one mistake, not one in every check.
 Comparisons are written so that NaN fails.
 """
 

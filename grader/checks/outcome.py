@@ -98,7 +98,7 @@ _OPERATOR_HELP = {
 
 @dataclasses.dataclass(frozen=True)
 class CaseOutcome:
-    """How a call that brought no outputs to compare is told."""
+    """What is said of a call that brought no outputs to compare."""
 
     verdict: Verdict
     headline: str

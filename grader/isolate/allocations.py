@@ -3,7 +3,7 @@
 `torch.empty` and its relatives return views into larger buffers: NaN where the tensor lies, a
 pattern before and behind it. An element that no kernel writes stays NaN; a write past the end
 changes the pattern. The NaN of each allocation has a mark: an output that was computed from another
-is told apart from one that was not written. Runs inside the worker; timed calls run without it.
+is known from one that was not written. Runs inside the worker; timed calls run without it.
 """
 
 from __future__ import annotations

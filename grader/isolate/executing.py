@@ -105,10 +105,10 @@ class Replay:
         self._engine.operated(taken, made or taken)
         if operators.tells(func, given):
             tensors = [x for x in made if isinstance(x, torch.Tensor)]
-            told = [
+            described = [
                 [[*x.shape], [*x.stride()], str(x.dtype).removeprefix("torch.")] for x in tensors
             ]
-            self.answer = told if tensors else found
+            self.answer = described if tensors else found
         for code, tensor in zip(results, made, strict=False):
             known = self._stored.get(code[0]) if code is not None else None
             if code is not None and not (known and known.is_input):

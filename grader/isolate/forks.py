@@ -1,7 +1,7 @@
 """Starts processes by forking one that has imported torch: in 0.1 s rather than 1.2.
 
 A worker that is forked is in nothing else different from one that is not: its own session and
-folder, the environment it is told, one descriptor, the judge its parent. Whoever runs submissions
+folder, the environment it is given, one descriptor, the judge its parent. Whoever runs submissions
 opens a server; without one, or when it does not answer, workers are fresh interpreters. So it is
 with the judge's own children.
 """
@@ -110,7 +110,7 @@ class ForkServer:
         if len(answer) == 8:
             self._channel.settimeout(_ANSWER_S)
             return int.from_bytes(answer, "little")
-        self._process.kill()  # a worker that comes later would read what another is told
+        self._process.kill()  # a worker that comes later would read what is meant for another
         self._channel.close()
         self._channel = None
         return 0

@@ -1,7 +1,7 @@
 """Writes down a function of PyTorch tile by tile, as the machine does with a kernel. In a worker.
 
-A round begins with the product of a tile of queries and one of keys, told by the rows that they
-hold, and ends where the loop around it comes back to its first line.
+A round begins with the product of a tile of queries and one of keys, recognized by the rows that
+they hold, and ends where the loop around it comes back to its first line.
 """
 
 from __future__ import annotations

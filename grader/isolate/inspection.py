@@ -144,7 +144,7 @@ def _holes(found: dict[str, Any], *, gpu: str | None) -> list[str]:
     holes += [f"its {name} namespace is the judge's" for name in shared]
     if found["allowed"]:
         holes.append(f"the kernel does not refuse {', '.join(found['allowed'])}")
-    told = {
+    open_ways = {
         "other processes are in view": found["processes"] > _FEW_PROCESSES,
         "the judge can be sent signals": found["signals"],
         "a network is in reach": found["networks"] or found["reaches"],
@@ -153,7 +153,7 @@ def _holes(found: dict[str, Any], *, gpu: str | None) -> list[str]:
         "it may gain privileges": found["may_gain"],
         "it is root": found["uid"] == 0,
     }
-    return holes + [what for what, holds in told.items() if holds]
+    return holes + [what for what, holds in open_ways.items() if holds]
 
 
 def _expect_compiler(folder: Path) -> None:

@@ -73,7 +73,7 @@ def _make_ways(closed: list[str], paths: list[str]) -> None:
     """Put, in mounts of this process's own, a folder that all may enter in the place of each."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_NEW_MOUNTS) != 0:
-        return  # root of a container; what cannot be reached is told
+        return  # root of a container; what cannot be reached is reported
     libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None)
     for folder in closed:
         if _is_open(folder):  # it lies in another that is closed

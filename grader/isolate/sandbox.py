@@ -83,7 +83,7 @@ class Sandbox:
         differentiates: bool = False,
         **settings: Any,
     ) -> None:
-        """Start a worker, which is told the `settings` too.
+        """Start a worker, which gets the `settings` too.
 
         Its `role` is one of grader/isolate/worker.py: to "call" the entry point on data, say.
         What it compiles is kept in `kernels`, if given: an absolute path, or one in its own folder.

@@ -85,7 +85,7 @@ def seen_as_its_user(pid: int) -> Iterator[None]:
 class Tree:
     """A worker, what it started, and its orphans: what became a child of `adopter`.
 
-    That is the judge, unless another process is told. `started` returns the children of it that
+    That is the judge, unless another process is given. `started` returns the children of it that
     are no orphans. Without it those are taken for such that exist now.
     """
 

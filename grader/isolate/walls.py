@@ -150,8 +150,8 @@ def takes_parts(template: str) -> bool:
     return any("." in field or "[" in field or takes_parts(spec) for field, spec in fields)
 
 
-def _never_run(told: str) -> NoReturn:
-    raise NotOwn(told)
+def _never_run(message: str) -> NoReturn:
+    raise NotOwn(message)
 
 
 class _Types(type):

@@ -20,7 +20,7 @@ from grader.kernel.observers.watch import Watch
 from grader.kernel.passed import plain
 from grader.spec.protocol import Reply, Status
 
-_MOST_SITES = 12  # that are told, for each of which a call may be made
+_MOST_SITES = 12  # that are reported, for each of which a call may be made
 _MOST_DOTS = 12  # lines that are named
 
 

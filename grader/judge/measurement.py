@@ -300,14 +300,14 @@ def _worker(source: bytes, file: str, entry: str, device: str, **settings: Any) 
 
 
 def reason_of(result: Reply | Ended) -> str:
-    told = outcome.of_result(result)
-    return told.headline[:300] if told else "no reason"
+    failure = outcome.of_result(result)
+    return failure.headline[:300] if failure else "no reason"
 
 
 def _failure(error: CallFailed) -> Evidence:
-    told = outcome.of_result(error.result)
-    assert told is not None
-    return Evidence(verdict=told.verdict, reason=f"a call failed: {told.headline}"[:300])
+    failure = outcome.of_result(error.result)
+    assert failure is not None
+    return Evidence(verdict=failure.verdict, reason=f"a call failed: {failure.headline}"[:300])
 
 
 def unmeasured(problem: str, verdict: Verdict, reason: str) -> Measured:

@@ -312,7 +312,7 @@ class ProblemRun:
                 if found.figures is None:
                     return found
                 counted.append(found)
-        except Exception as error:  # the judge's own: the cases are told all the same
+        except Exception as error:  # the judge's own: the cases are reported all the same
             reason = f"the judge failed: {type(error).__name__}: {error}"[:600]
             return Evidence(verdict=Verdict.INTERNAL, reason=reason)
         return min(counted, key=lambda found: scoring.work_fraction(found.figures))

@@ -60,11 +60,11 @@ def read_as_written(path: str) -> None:
             return tree
         written = _functions(path).get((code.co_name, code.co_firstlineno))
         if not written or _text(written) != _text(tree.body[0]):
-            told = "Triton reads another text for this function than stands in its line"
-            raise TypeError(f"{code.co_name}: {told}; write it with def, on lines of its own")
+            why = "Triton reads another text for this function than stands in its line"
+            raise TypeError(f"{code.co_name}: {why}; write it with def, on lines of its own")
         if isinstance(this, jit.JITFunction) and written.lineno not in known:
-            told = "the source policy has not read this function as a kernel"
-            raise TypeError(f"{code.co_name}: {told}; write @triton.jit in the line above its def")
+            why = "the source policy has not read this function as a kernel"
+            raise TypeError(f"{code.co_name}: {why}; write @triton.jit in the line above its def")
         if key:
             read.add(key)
         return tree

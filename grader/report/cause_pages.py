@@ -110,8 +110,8 @@ def sections(entry: Entry) -> list[Section]:
     found = [("What happened", [sentence(entry.text.note)]), ("Why", [entry.table["why"]])]
     if entry.picture is not None:
         legend = entry.picture.legend
-        told = [f"Queries go down, keys go across: {legend}."] if legend else []
-        found.append(("The picture", [*told, _block(entry.picture.rows.split("\n"))]))
+        legend_row = [f"Queries go down, keys go across: {legend}."] if legend else []
+        found.append(("The picture", [*legend_row, _block(entry.picture.rows.split("\n"))]))
     mend = [sentence(entry.text.help)]
     if "wrong" in entry.table:
         mend.append(_block(f"{name:7} {entry.table[name]}" for name in ("wrong", "right")))

@@ -67,8 +67,8 @@ def write_page(record: GradeRecord, sources: Mapping[str, bytes]) -> tuple[Path 
     """Write the page, and add the run to the history; return the page's path, and what failed.
 
     Nobody asked for this file by name, so that nothing that keeps it from being written costs a
-    grade or an exit code: it is told in a note.
-    A grade for credit is told from its record alone: it has no history. Neither has a run that was
+    grade or an exit code: a note says it.
+    A grade for credit is known by its record alone: it has no history. Neither has a run that was
     interrupted, for its points are not those of the answers.
     """
     runs: tuple[history.PastRun, ...] = ()

@@ -72,8 +72,8 @@ def _of_problem(problem: ProblemResult) -> list[str]:
         elif cell:
             lines.append(f"{name} {cell}")
     lines += [f"{name}: {reason}" for name, reason in score.losses(problem).items()]
-    told, rest = score.told_causes(problem)
-    for cause in told:
+    shown, rest = score.shown_causes(problem)
+    for cause in shown:
         lines += ["", *message_lines(problem.id, cause, WIDTH)]
     if rest:
         names = ", ".join(clean(check, NAME_LIMIT) for check in rest)

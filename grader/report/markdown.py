@@ -101,9 +101,9 @@ def _notes(record: GradeRecord) -> list[str]:
 
 
 def _sections(problem: ProblemResult) -> list[str]:
-    told, rest = score.told_causes(problem)
+    shown, rest = score.shown_causes(problem)
     blocks = []
-    for cause in told:
+    for cause in shown:
         heading = f"## {escape(cause.label, 60)}: {code(headline_of(cause), HEADLINE_LIMIT)}"
         blocks += [heading, fenced(message_lines(problem.id, cause, WIDTH))]
     if rest:

@@ -74,8 +74,8 @@ def causes(problem: ProblemResult) -> list[ReportedCause]:
         if check.message is not None and check.message.not_run:
             not_run.append(check)
             continue
-        told = problem.message is not None and check.verdict is problem.verdict
-        if check.verdict not in NOT_REPORTED and not (told and check.message is None):
+        is_shown = problem.message is not None and check.verdict is problem.verdict
+        if check.verdict not in NOT_REPORTED and not (is_shown and check.message is None):
             merged.setdefault(_merge_key(check, problem), []).append(check)
     for checks in merged.values():
         found.append(cause_of(problem, checks))
@@ -85,7 +85,7 @@ def causes(problem: ProblemResult) -> list[ReportedCause]:
 
 
 def cause_of(problem: ProblemResult, checks: Sequence[CheckResult]) -> ReportedCause:
-    """Return the cause that `checks` show, told as the first of them tells it."""
+    """Return the cause that `checks` show, in the words of the first of them."""
     first = checks[0]
     if first.diagnosis is not None:
         identity, title = first.diagnosis.id, first.diagnosis.title
@@ -108,11 +108,11 @@ def headline_of(cause: ReportedCause) -> str:
 
     Where it is not, what one program showed of wrong numbers says more than the numbers do.
     """
-    told = cause.diagnosis.title if cause.diagnosis else cause.message.headline
+    headline = cause.diagnosis.title if cause.diagnosis else cause.message.headline
     trace = trace_of(cause)
     if cause.diagnosis is None and cause.message.first is not None and trace is not None:
-        told = first_wrong(trace) or told
-    return clean(told, HEADLINE_LIMIT) or clean(cause.title, HEADLINE_LIMIT)
+        headline = first_wrong(trace) or headline
+    return clean(headline, HEADLINE_LIMIT) or clean(cause.title, HEADLINE_LIMIT)
 
 
 def _what_is_right(problem: ProblemResult, check: CheckResult) -> str | None:
@@ -187,7 +187,7 @@ def facts(problem_id: str, cause: ReportedCause) -> list[tuple[str, str]]:
     """Return what is known of a cause: where, the case, the wrong elements, how to repeat it."""
     message, trace = cause.message, trace_of(cause)
     found = clean(message.headline, HEADLINE_LIMIT)
-    told = (
+    rows = (
         ("where", _where(problem_id, cause)),
         ("result", found if found != headline_of(cause) else ""),
         ("input", clean(message.input)),
@@ -201,13 +201,13 @@ def facts(problem_id: str, cause: ReportedCause) -> list[tuple[str, str]]:
         ("repeat", clean(message.repeat)),
         ("trace", command(trace) if trace is not None else ""),
     )
-    return [(label, value) for label, value in told if value]
+    return [(label, value) for label, value in rows if value]
 
 
 def trace_of(cause: ReportedCause) -> TraceRecord | None:
     """Return what one program did in a case of this cause; one case of a problem was followed."""
-    told = (cause.message, *(check.message for check in cause.checks if check.message))
-    return next((message.trace for message in told if message.trace is not None), None)
+    messages = (cause.message, *(check.message for check in cause.checks if check.message))
+    return next((message.trace for message in messages if message.trace is not None), None)
 
 
 def lines_behind(cause: ReportedCause, trace: TraceRecord) -> tuple[SourceLine, ...]:

@@ -73,13 +73,13 @@ def request(access: Access) -> str:
 
 def lines(problems: Iterable[ProblemResult]) -> list[str]:
     """Return a sentence on each problem alone, or one on the H100's times of several."""
-    told = [(problem, call) for problem in problems if (call := call_of(problem)) is not None]
-    if len(told) > 1:
-        times = [(p, time_cells(call.launches)[1]) for p, call in told if call.launches]
+    called = [(problem, call) for problem in problems if (call := call_of(problem)) is not None]
+    if len(called) > 1:
+        times = [(p, time_cells(call.launches)[1]) for p, call in called if call.launches]
         shown = [f"{clean(p.id)} {cell}" for p, cell in times if cell != "-"]
         head = "predicted for an H100, for other shapes than those timed, never counts"
         return [f"{head}: {', '.join(shown)}"] if shown else []
-    return [line for _, call in told for line in _of_one(call)]
+    return [line for _, call in called for line in _of_one(call)]
 
 
 def _of_one(call: PredictedCall) -> Iterator[str]:

@@ -115,7 +115,7 @@ def _loss(component: ComponentResult) -> str:
     return (share if component.points.available else "") + clean(component.reason) + limit
 
 
-def told_causes(problem: ProblemResult) -> tuple[list[ReportedCause], list[str]]:
+def shown_causes(problem: ProblemResult) -> tuple[list[ReportedCause], list[str]]:
     """Return the causes that a report tells in full, and the ids of the checks of all others."""
     found = causes(problem)
     return found[:MAX_CAUSES], [c.id for cause in found[MAX_CAUSES:] for c in cause.checks]
@@ -174,11 +174,11 @@ def next_lines(problems: Sequence[ProblemResult], width: int) -> list[str]:
     following = next_step(problems)
     if not following:
         return []
-    told, semicolon, command = following.rpartition("; ")
+    action, semicolon, command = following.rpartition("; ")
     lines = wrap(following, width, "next: ")
     if not semicolon or len(lines) == 1:
         return lines
-    return [*wrap(f"{told};", width, "next: "), *wrap(command, width, "      ")]
+    return [*wrap(f"{action};", width, "next: "), *wrap(command, width, "      ")]
 
 
 def _problem_after(id: str) -> str | None:

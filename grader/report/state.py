@@ -12,8 +12,8 @@ _STATE, _CODE = 1200, 200
 
 def state_facts(record: TraceRecord, lines: Sequence[SourceLine]) -> list[tuple[str, str]]:
     """Return what is to be said of a program's state, and the lines behind it."""
-    told = [("line", f"{line.line}  {clean(line.text, _CODE)}") for line in lines]
-    return [("state", state(record)), *told]
+    rows = [("line", f"{line.line}  {clean(line.text, _CODE)}") for line in lines]
+    return [("state", state(record)), *rows]
 
 
 def state(record: TraceRecord) -> str:

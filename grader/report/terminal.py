@@ -243,11 +243,12 @@ def _kernels(record: GradeRecord, width: int) -> list[RenderableType]:
         for line in chip_lines(problem)
         for part in wrap(line, width, f"{clean(problem.id, ID_LIMIT)} ", DETAIL_INDENT)
     ]
-    told = [row for line in predicted.lines(record.problems) for row in wrap(line, width, "", "  ")]
+    lines = predicted.lines(record.problems)
+    predictions = [row for line in lines for row in wrap(line, width, "", "  ")]
     if len(record.problems) != 1:
-        return _lines(spill_lines(record) + asked + told)
+        return _lines(spill_lines(record) + asked + predictions)
     kernels = kernels_of(record.problems[0])
-    return [*([kernel_table(kernels)] if kernels else []), *_lines(asked + told)]
+    return [*([kernel_table(kernels)] if kernels else []), *_lines(asked + predictions)]
 
 
 def _maps(record: GradeRecord, width: int) -> list[list[str]]:
@@ -268,8 +269,8 @@ def _messages(record: GradeRecord, width: int) -> list[list[str]]:
     """Return the messages of all problems, each a list of lines no wider than `width` cells."""
     found = []
     for problem in record.problems:
-        told, rest = score.told_causes(problem)
-        found += [message_lines(problem.id, cause, width) for cause in told]
+        shown, rest = score.shown_causes(problem)
+        found += [message_lines(problem.id, cause, width) for cause in shown]
         if rest:
             names = ", ".join(clean(check, NAME_LIMIT) for check in rest)
             counted = plural(len(rest), "more check")

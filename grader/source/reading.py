@@ -35,7 +35,7 @@ class TooCostly(Exception):
 
 
 def try_parser(text: str) -> None:
-    """Let another process parse `text`: whether it is Python at all is not told.
+    """Let another process parse `text`: it does not say whether that is Python at all.
 
     Raises:
         TooCostly: the parser took too long, or crashed.

@@ -77,8 +77,8 @@ def read_answers(submission: Path, device: str) -> tuple[SourceFile, ...]:
     for problem in (p for p in map(load_problem, problem_ids()) if p.benchmarks_on(device)):
         source = read_source(problem, submission)
         if source.verdict is not None:
-            told = f"{problem.file}: got {source.message.headline}; expected the model answer"
-            raise CalibrationError(f"--submission: {problem.id}/{told}")
+            what = f"{problem.file}: got {source.message.headline}; expected the model answer"
+            raise CalibrationError(f"--submission: {problem.id}/{what}")
         files.append(SourceFile.of(problem.id, source.data))
     if not files:
         raise CalibrationError(f"--device: no problem has a shape that is timed on {device!r}")

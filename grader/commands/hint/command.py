@@ -76,7 +76,7 @@ def render(
 def _where(hint: Hint, width: int) -> list[str]:
     where, problem = hint.where, hint.where.problem
     if where.step is None:
-        return wrap(f"{problem.id}: {clean(where.told)}", width, "", "    ")
+        return wrap(f"{problem.id}: {clean(where.obstacle)}", width, "", "    ")
     title = problem.steps[where.step - 1].title
     part = f", hint {hint.number} of {hint.count}" if hint.text is not None else ""
     lines = wrap(f"{problem.id} step {where.step}: {title}{part}", width, "", "    ")
@@ -92,9 +92,9 @@ def _after(hint: Hint, width: int) -> list[str]:
     where, id = hint.where, hint.where.problem.id
     explain = f"make explain ID={where.cause}"
     if where.step is None:
-        told = "Hints belong to steps, and which step this is about is not known. "
+        reason = "Hints belong to steps, and which step this is about is not known. "
         cause = f"; the cause: {explain}" if where.cause else ""
-        return wrap(f"{told}The whole message: make grade P={id}{cause}", width)
+        return wrap(f"{reason}The whole message: make grade P={id}{cause}", width)
     if hint.text is None:
         lines = wrap(f"All {hint.count} hints of this step were shown. Read on:", width)
         lines.append(f"  problems/{id}/README.md   step {where.step}, and the idea before it")

@@ -82,7 +82,7 @@ def _hints(section: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Unsolved:
-    """Where a student is: a step of a problem, or, without one, `told`, what is in the way of it.
+    """Where a student is: a step of a problem, or, without one, the `obstacle` in the way of it.
 
     `seen` is what the first test that fails says, `cause` the id of a cause that was named. Where
     that is of no step, `check` is the one that fails and that the step turns green.
@@ -90,7 +90,7 @@ class Unsolved:
 
     problem: Problem
     step: int | None = None
-    told: str | None = None
+    obstacle: str | None = None
     seen: str | None = None
     cause: str | None = None
     check: str | None = None
@@ -116,12 +116,12 @@ def find(
 def in_source(problem: Problem, source: Source) -> Unsolved | None:
     """Return what a file shows to be open before any test; None where every step has code."""
     if source.other_release:
-        told = "the steps of this file are those of another release; see CHANGELOG.md"
-        return Unsolved(problem, told=told)
+        obstacle = "the steps of this file are those of another release; see CHANGELOG.md"
+        return Unsolved(problem, obstacle=obstacle)
     if is_refused(source):
         message = source.message
         where = f" line {message.line}" if message.line else ""
-        return Unsolved(problem, told=f"{problem.id}/{problem.file}{where}: {message.headline}")
+        return Unsolved(problem, obstacle=f"{problem.id}/{problem.file}{where}: {message.headline}")
     step = source.next_step
     if step is not None and step <= len(problem.steps):
         return Unsolved(problem, step)
@@ -137,14 +137,14 @@ def _in_tests(problem: Problem, test: Callable[[str], ProblemResult]) -> Unsolve
     if not found and not failed:
         return _in_work(problem, result)
     if not found:
-        return Unsolved(problem, told=f"{failed[0].title}: {failed[0].verdict}")
+        return Unsolved(problem, obstacle=f"{failed[0].title}: {failed[0].verdict}")
     first = found[0]
     seen, named = headline_of(first), first.diagnosis.id if first.diagnosis else None
     step, check = first.step if first.step is not None else first.message.step, None
     if step is None or step > len(problem.steps):
         behind = problem.first_step_behind([check.id for check in failed])
         if behind is None:
-            return Unsolved(problem, told=seen, cause=named)
+            return Unsolved(problem, obstacle=seen, cause=named)
         step, check = behind
     return Unsolved(problem, step, seen=seen, cause=named, check=check)
 

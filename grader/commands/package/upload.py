@@ -24,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         contents = archives.read(_inner(upload))
     except archives.ArchiveError as error:
-        told = {"score": 0, "output": f"nothing was graded: {error}", "output_format": "text"}
-        write_whole(results, json.dumps(told | {"stdout_visibility": "hidden"}) + "\n")
+        result = {"score": 0, "output": f"nothing was graded: {error}", "output_format": "text"}
+        write_whole(results, json.dumps(result | {"stdout_visibility": "hidden"}) + "\n")
         print(error)
         return 1
     for name, data in contents.files.items():

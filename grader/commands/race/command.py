@@ -76,8 +76,8 @@ def _notes(race: Race, lanes: list[Lane], width: int) -> list[str]:
         if lane.reason:
             lines += wrap(f"{lane.name}: not timed: {clean(lane.reason)}", width, "", "  ")
         elif (lane.spread_percent or 0.0) > _NOISY_PERCENT:
-            told = f"{lane.name}: the rounds differ by {lane.spread_percent:.0f} %: run it again"
-            lines += wrap(told, width, "", "  ")
+            reason = f"{lane.name}: the rounds differ by {lane.spread_percent:.0f} %: run it again"
+            lines += wrap(reason, width, "", "  ")
     for text in raced.left_out:
         lines += wrap(f"left out: {clean(text, 200)}", width, "", "  ")
     if "window_size" in raced.shape and raced.library:
@@ -159,8 +159,8 @@ def run(options: argparse.Namespace) -> int:
         )
     source = read_source(problem, folder)
     if source.verdict is not None:
-        told = f"{problem.file}: {source.message.headline}"
-        raise ManifestError(f"race: {problem.id}/{told}; make grade P={problem.id}")
+        reason = f"{problem.file}: {source.message.headline}"
+        raise ManifestError(f"race: {problem.id}/{reason}; make grade P={problem.id}")
     raced = _raced(SourceFile.of(problem.id, source.data), environment)
     if raced.internal:
         raise JudgeFault(f"race: {problem.id} was not timed: {clean(raced.fault)}")

@@ -240,7 +240,7 @@ def _expect_no_answers(
 
 
 def _steps_of(answer: str) -> Iterator[str]:
-    """Give the code of each step that is long enough to be told from other code."""
+    """Give the code of each step that is long enough to be known from other code."""
     lines = answer.split("\n")
     for first, last in step_regions(answer).values():
         body = _stripped("\n".join(lines[first : last - 1]).encode())

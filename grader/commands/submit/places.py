@@ -131,9 +131,9 @@ def _git(
         raise EnvironmentFault(f"--to: {what}: no answer in {_GIT_S:.0f} s; try again") from None
     if run.returncode:
         lines = [line.strip() for line in run.stderr.decode(errors="replace").splitlines()]
-        told = [
+        words = [
             line for line in lines if re.match("ssh|fatal|error|.*(denied|reject)", line)
         ] or lines
-        said = "; ".join(told[:2])[:300] or f"exit code {run.returncode}"
+        said = "; ".join(words[:2])[:300] or f"exit code {run.returncode}"
         raise EnvironmentFault(f"--to: {what}: {said}; nothing was handed in")
     return run.stdout.decode().strip()

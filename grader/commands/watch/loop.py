@@ -76,7 +76,7 @@ class GradingRun(Listener):
             self.sources = self._grader.sources
             if not self.stopped:
                 self.record = self._grader.run()
-        except Exception as error:  # told in the watch, which goes on
+        except Exception as error:  # shown in the watch, which goes on
             self.error = error
         self.end_s = time.monotonic() - self._began
 

@@ -16,7 +16,7 @@ from typing import Any, Self, TextIO
 
 from grader.base.text import clean, fit, points, styled, wrap
 from grader.report.message import NAME_LIMIT, NOT_WRONG, message_lines
-from grader.report.score import fraction, losses, next_lines, told_causes
+from grader.report.score import fraction, losses, next_lines, shown_causes
 from grader.spec.grade_record import Points, ProblemResult, Verdict
 
 
@@ -166,12 +166,12 @@ def result(
     for name, reason in losses(now).items():
         lines += wrap(reason, width, f"{name}: ")
     closing = next_lines([now], width)
-    found, _ = told_causes(now)
+    found, _ = shown_causes(now)
     room = max(height, _LEAST_LINES) - len(lines) - len(closing)
-    told = message_lines(now.id, found[0], width) if found else []
-    if len(told) > room:
-        told = [*told[: max(room - 1, 1)], "  [...] make grade shows all"]
-    rows = ((line, _style_of(line)) for line in (*lines, *told, *closing))
+    message_rows = message_lines(now.id, found[0], width) if found else []
+    if len(message_rows) > room:
+        message_rows = [*message_rows[: max(room - 1, 1)], "  [...] make grade shows all"]
+    rows = ((line, _style_of(line)) for line in (*lines, *message_rows, *closing))
     return styled(rows, width, color=color)
 
 

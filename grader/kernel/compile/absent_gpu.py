@@ -1,4 +1,4 @@
-"""Makes a process believe that it has a GPU: what a submission asks about it, it is told.
+"""Makes a process believe that it has a GPU: what a submission asks about it has an answer.
 
 Where kernels are compiled, all is as on a GPU (`install`). Every tensor says that it lies there and
 lies in the CPU's memory, so that PyTorch computes as ever, forward and backward, with values that

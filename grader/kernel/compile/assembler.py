@@ -115,7 +115,7 @@ def _read(ptx: str) -> list[str]:
 def _source_line(rows: list[str], number: int, path: str) -> int:
     """Return the line that the last `.loc` at or before line `number` of the PTX is of.
 
-    Of a function that was inlined `inlined_at` names the caller; only the innermost is told.
+    Of a function that was inlined `inlined_at` names the caller; only the innermost is reported.
     """
     files = {}
     for row in rows:

@@ -65,8 +65,8 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     kind = shown.how if isinstance(shown, OutOfBounds) else _name(shown)
     if isinstance(shown, ValueError) and _raised_in(shown, path):
         kind = "ValueError"  # or a class of the submission's own below it, which is one
-    told = shapes.shapes_of(chain, path) if status in _OF_SHAPES else ""
-    return Reply(nonce, status, line, error_type=kind, text=text, shapes=told)
+    sizes = shapes.shapes_of(chain, path) if status in _OF_SHAPES else ""
+    return Reply(nonce, status, line, error_type=kind, text=text, shapes=sizes)
 
 
 def unexplained(nonce: int, raised: BaseException) -> Reply:

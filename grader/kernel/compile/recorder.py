@@ -61,7 +61,7 @@ class _Compiled:
 class Recorder:
     """Writes one record for each kernel that is launched; `count` is the number of launches.
 
-    A `predictor` is told of kernels, and while `predicts` of launches.
+    A `predictor` gets the kernels, and while `predicts` the launches.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Recorder:
         predictor: Predictor | None = None,
     ) -> None:
         self.count = 0
-        self.predicts = False  # the predictor is told of launches, too
+        self.predicts = False  # the predictor gets launches, too
         self.lines: set[int] = set()  # what is compiled is written down instead
         self._path = path
         self._chip = chip

@@ -48,12 +48,12 @@ def shapes_of(chain: Iterable[BaseException], path: str) -> str:
         elif of_triton is not None:
             generator, line = of_triton
             found[id(generator)] = line, getattr(generator, _NAMES, {})
-    told = [
+    rows = [
         (line, {name: size for name, value in names.items() if (size := _size(value)) is not None})
         for line, names in found.values()
     ]
-    text = json.dumps(told, separators=(",", ":"))
-    return text if any(names for _, names in told) and len(text) <= _MOST else ""
+    text = json.dumps(rows, separators=(",", ":"))
+    return text if any(names for _, names in rows) and len(text) <= _MOST else ""
 
 
 def _compiled(frame: FrameType, path: str) -> tuple[Any, int] | None:

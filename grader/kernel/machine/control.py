@@ -48,7 +48,7 @@ def _assign(env: Env, values: Sequence[int], arrays: Sequence[Tensor]) -> None:
 
 
 class _Loop:
-    """What for and while have in common: a body, its cost, and who is told of its rounds."""
+    """What for and while have in common: a body, its cost, and who observes its rounds."""
 
     def __init__(self, op: Operation, translation: Translation, carried: Sequence[int]) -> None:
         self.op = op

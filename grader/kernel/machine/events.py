@@ -1,4 +1,4 @@
-"""What observers of a launch are told, in the order in which it happens."""
+"""What observers of a launch get, in the order in which it happens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Launched:
 class Access:
     """Programs load, store or update elements of one tensor, all of them inside it.
 
-    Of a tensor that the kernel does not store to nobody is told.
+    There is none of a tensor that the kernel does not store to.
 
     `index` and `value` have a place for each active lane, `programs` says whose it is.
     """

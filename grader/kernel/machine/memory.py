@@ -45,7 +45,7 @@ Part = tuple[Memory, Tensor, Tensor | None]
 
 
 class Accesses:
-    """The accesses of one operation of a kernel: where they go, and who is told."""
+    """The accesses of one operation of a kernel: where they go, and who observes them."""
 
     def __init__(self, op: Operation, translation: Translation, what: str, mask: int | None):
         self.op = op
@@ -184,11 +184,11 @@ class Accesses:
         programs = env[0].reshape((-1, *(1,) * len(self.type.shape)))
         whole = (array.expand(shape) for array in (programs, index, value))
         if mask is None:
-            told = [array.reshape(-1) for array in whole]
+            arrays = [array.reshape(-1) for array in whole]
         else:
             lanes = mask.expand(shape)
-            told = [array[lanes] for array in whole]
-        observe(events.Access(kind, self.op, memory, *told))
+            arrays = [array[lanes] for array in whole]
+        observe(events.Access(kind, self.op, memory, *arrays))
 
 
 def load(op: Operation, translation: Translation) -> Run:

@@ -70,7 +70,7 @@ class Limits:
 
 @dataclasses.dataclass(eq=False)
 class State:
-    """One launch while it runs; `observe` is told what happens.
+    """One launch while it runs; `observe` gets an event of all that happens.
 
     With `tf32` operands of fp32 dots are cut to TF32 where the kernel lets a GPU do so, and with
     `lenient` a load without `other` finds 0 where its mask is false, and what is outside of its

@@ -19,9 +19,9 @@ from grader.spec.cases import Case
 
 # The products of attention that fold keys into queries, or queries into keys.
 PRODUCTS = ("out", "dv", "dk", "dq")
-KERNELS = 6  # kernels that are told apart; what more there are count as the last
+KERNELS = 6  # kernels with a number of their own; any more count as the last
 LINES = 64
-SOURCE_LINES = 255  # lines that pairs are told of, by number; 0 is none
+SOURCE_LINES = 255  # lines that pairs can have, by number; 0 is none
 SEVERAL_LINES = 255
 DROWNED = 3  # of `masks`: see `Trace`
 PROGRAMS = 4096
@@ -95,7 +95,7 @@ STATISTIC = "statistic"  # one number for each row of queries, which the call ma
 MADE = (STATISTIC, "out")  # by the call itself
 # Of each product, with a number for each pair: see `Trace`.
 OF_PAIRS = ("takes", "twice", "met", "unsure", "masks", "masked_at", "taken_at", "again_at")
-TAGGED = ("q", "k", "v", "dout", STATISTIC, "out")  # what rows of a tile are told by
+TAGGED = ("q", "k", "v", "dout", STATISTIC, "out")  # what rows of a tile are recognized by
 SCORES = len(PRODUCTS)  # products of a query and a key: scores, and dout with v
 OTHER = SCORES + 1
 

@@ -69,9 +69,9 @@ class Watch:
         Of several that reach the same results the first.
         """
         found: dict[tuple[str, ...], tuple[int, str]] = {}
-        for told, reached in zip(self._told, self._reached, strict=True):
+        for race, reached in zip(self._told, self._reached, strict=True):
             names = tuple(name for name, t in results.items() if storage_of(t) in reached)
-            found.setdefault(names, told)
+            found.setdefault(names, race)
         return [(line, text[:_MOST], list(names)) for names, (line, text) in found.items() if names]
 
     def _line(self, place: Any) -> int:

@@ -152,8 +152,8 @@ def _grid(
         for letter, (css, word) in kinds.items()
         if counts[letter]
     )
-    told = [f"{layer.count} {layer.word}" for layer in layers]
-    told += ["only the first cells are drawn"] * cut
+    parts = [f"{layer.count} {layer.word}" for layer in layers]
+    parts += ["only the first cells are drawn"] * cut
     every_row, every_column = (-(-pixels // cell) for pixels in _LABEL_EVERY)
     labels = [
         Label(_LEFT - 5, _TOP + (n + 0.5) * cell + 4, str(n * down[1]), "end")
@@ -175,7 +175,7 @@ def _grid(
     data = {"rows": rows, "words": words, "down": down, "across": across, "cell": cell}
     return SimpleNamespace(
         title=title,
-        summary="; ".join(told),
+        summary="; ".join(parts),
         width=left + columns * cell + 4,
         height=_TOP + len(rows) * cell + 2,
         layers=layers,

@@ -43,7 +43,7 @@ from grader.report.message import (
     trace_of,
     walk_as_due,
 )
-from grader.report.score import figures_of, losses, told_causes
+from grader.report.score import figures_of, losses, shown_causes
 from grader.report.state import command, left_out
 from grader.report.tiles import is_as_due
 from grader.spec.grade_record import (
@@ -68,7 +68,7 @@ def render(
     """Return the page.
 
     Args:
-        record: what is told.
+        record: what it shows.
         sources: the bytes that were graded, by path in the submission ("p04/causal_attention.py").
             Shown are those that have the hash of the record.
         history: earlier runs and this one, oldest first.
@@ -233,13 +233,13 @@ _APART = ("repeat", "line", "trace")  # facts that have a place of their own on 
 
 def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[str, Any]:
     """Return what the template shows; `sources` are bytes by path in the submission."""
-    told, rest = told_causes(problem)
+    reported, rest = shown_causes(problem)
     available = problem.points.available
     file = next((path for path in sources if path.split("/")[0] == problem.id), "")
     data = sources.get(file, b"")
     same = file and hashlib.sha256(data).hexdigest() == problem.source_sha256
     causes: list[dict[str, Any]] = []
-    for cause in told:  # the first cause has its map of errors, the others repeat it
+    for cause in reported:  # the first cause has its map of errors, the others repeat it
         shown = (map_ for earlier in causes for map_ in earlier["maps"])
         first = not any(map_.title.startswith("Error") for map_ in shown)
         causes.append(_cause(problem, cause, data if same else b"", errors=first))
@@ -259,7 +259,7 @@ def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[s
         "map": grids.tile_grid(work.tiles) if work.tiles is not None and work.tiles.rows else None,
         "film": film(right, (work.tiles,), data if same else b"") if right else None,
         "no_film": no_film(problem) if not has_film and right is None else "",
-        "source": _source(problem, told, data) if same else None,
+        "source": _source(problem, reported, data) if same else None,
         "file": file,
     }
 
@@ -316,11 +316,11 @@ def _rows_of(problem: ProblemResult, message: Message) -> str:
     return "keys" if output in ("dk", "dv") else "queries"
 
 
-def _source(problem: ProblemResult, told: Sequence[ReportedCause], data: bytes) -> SimpleNamespace:
+def _source(problem: ProblemResult, reported: Sequence[ReportedCause], data: bytes) -> SimpleNamespace:
     """Return the file with its wrong lines; where no line is known, the step's are shown."""
     notes: dict[int, list[str]] = {}
     open_steps = []
-    for cause in told:
+    for cause in reported:
         if cause.message.line:  # without a step, the mistake may be elsewhere
             lead = "seen here: " if cause.diagnosis is not None and cause.step is None else ""
             note = f"{lead}{head_line(cause)}"

@@ -79,7 +79,7 @@ MOST_READ = 32
 
 
 def opened(problem: Problem) -> dict[str, Any]:
-    """Return what a worker is told of what is open to `problem`, which may be the view of a bridge.
+    """Return what a worker knows of what is open to `problem`, which may be the view of a bridge.
 
     `open` are the operators that may run, None for all of PyTorch but for what `closed` begins
     with; `counted` are those among them that may make `most_elements` for each of the inputs', or
