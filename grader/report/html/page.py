@@ -316,11 +316,11 @@ def _rows_of(problem: ProblemResult, message: Message) -> str:
     return "keys" if output in ("dk", "dv") else "queries"
 
 
-def _source(problem: ProblemResult, causes: Sequence[ReportedCause], data: bytes) -> SimpleNamespace:
+def _source(problem: ProblemResult, found: Sequence[ReportedCause], data: bytes) -> SimpleNamespace:
     """Return the file with its wrong lines; where no line is known, the step's are shown."""
     notes: dict[int, list[str]] = {}
     open_steps = []
-    for cause in causes:
+    for cause in found:
         if cause.message.line:  # without a step, the mistake may be elsewhere
             lead = "seen here: " if cause.diagnosis is not None and cause.step is None else ""
             note = f"{lead}{head_line(cause)}"
