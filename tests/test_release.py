@@ -17,12 +17,11 @@ from grader.commands.release.contents import build
 from grader.source.steps import step_regions
 from grader.source.submission import examine
 from grader.spec.grade_record import GradeRecord, Verdict
-from grader.spec.problem import ROOT, ManifestError, load_problem, problem_ids
+from grader.spec.problem import ROOT, ManifestError, load_problem
 from tests import releases
 from tests.harness import model_answer
-from tests.releases import STUB, tree
+from tests.releases import ALL, STUB, files_of, tree
 
-ALL = problem_ids()
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 CALL = re.compile(r"\w\[\w+\]\([^)]*\)")  # `kernel[grid](...)` is no link
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -76,7 +75,7 @@ def steps_of(problem_id):
 def test_no_stage_holds_code_of_its_answers(last):
     """Not even in `given`, whose modules for later problems hold what earlier ones taught."""
     number = ALL.index(last) + 1
-    files = build(ROOT, ALL[:number], (), ALL)
+    files = files_of(ALL[:number])
     texts = {
         path: "\n".join(s for s in map(str.strip, data.decode().split("\n")) if s)
         for path, data in files.items()
@@ -109,7 +108,7 @@ def test_a_solved_stub_in_the_checkout_is_not_handed_out(tmp_path):
     (copy / "__pycache__").mkdir()
     (copy / "__pycache__" / "x.py").touch()
     assert contents.list_files(copy) == contents.list_files(ROOT)
-    assert build(copy, ALL, (), ALL) == build(ROOT, ALL, (), ALL)
+    assert build(copy, ALL, (), ALL) == files_of(ALL)
     (copy / "grader" / "cache.py").write_text(model_answer("p04"))
     with pytest.raises(ManifestError, match=r"grader/cache\.py: got a step of p04's answer"):
         build(copy, ALL, (), ALL)
