@@ -165,7 +165,7 @@ def expect_once(problem: Problem, case: Case, inputs: Inputs, names: tuple[str, 
     key = digest.digest(), problem.returns, problem.gradients, names
     found = _expected.pop(key, None) or expect(problem, case, inputs, names)
     _expected[key] = found
-    while len(_expected) > 100:
+    while len(_expected) > 300:
         _expected.pop(next(iter(_expected)), None)
     return found
 
