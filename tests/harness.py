@@ -3,7 +3,6 @@
 import ast
 import dataclasses
 import functools
-import hashlib
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -11,13 +10,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
-
 from grader.causes.diagnose import Casebook
-from grader.checks.correctness import Expected, expect
 from grader.isolate.compiled import compile_calls
 from grader.isolate.session import Budget, Session
-from grader.judge import compile_run, problem_run
+from grader.judge import compile_run
 from grader.judge.case import CheckCase
 from grader.judge.check_results import check_results
 from grader.judge.problem_run import ProblemRun
@@ -28,7 +24,6 @@ from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.findings import CauseFound, Finding
 from grader.spec.grade_record import CheckResult, ComponentResult, Verdict
-from grader.spec.inputs import Inputs
 from grader.spec.problem import GIVEN, ROOT, Problem, load_problem
 from grader.spec.problem_tables import Check
 
@@ -153,23 +148,6 @@ def cases_of(
     return [(c, i, case) for c in chosen for i, case in problem.cases(c, seed).items()]
 
 
-_expected: dict[Any, Expected] = {}  # what was asked for last
-
-
-def expect_once(problem: Problem, case: Case, inputs: Inputs, names: tuple[str, ...]) -> Expected:
-    """What the judge expects of these inputs, computed once for all sources that have them."""
-    digest = hashlib.blake2b(repr((problem.id, problem.oracle, problem.tolerance, case)).encode())
-    for name, tensor in inputs.all.items():
-        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
-        digest.update(tensor.contiguous().view(torch.uint8).numpy())
-    key = digest.digest(), problem.returns, problem.gradients, names
-    found = _expected.pop(key, None) or expect(problem, case, inputs, names)
-    _expected[key] = found
-    while len(_expected) > 300:
-        _expected.pop(next(iter(_expected)), None)
-    return found
-
-
 def run_of(
     source: str, problem: Problem, seed: str = SEED, *, device: str = "cpu", policy: bool = True,
     sessions: Any = None, **options: Any,
@@ -203,7 +181,6 @@ def judge(
     run = run_of(source, problem, seed, device=device, policy=policy, casebook=Casebook(problem))
     findings = Findings()
     for_one = functools.partial(compile_calls, capabilities=(80,))
-    once = mock.patch.object(problem_run, "expect", expect_once)
     wanted = set(checks) if checks is not None else {check.id for check in problem.checks}
     try:
         for check in problem.checks:
@@ -216,7 +193,7 @@ def judge(
                 if device == "cuda":
                     case = dataclasses.replace(case, gpu=True)
                 at = CheckCase(problem, check, index, case)
-                with once, mock.patch.object(compile_run, "compile_calls", for_one):
+                with mock.patch.object(compile_run, "compile_calls", for_one):
                     findings.cases[at.place] = run.judge(at)
                 if enough(findings.cases):
                     break
