@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from grader.api import Grader
 from grader.commands.hint.command import render
 from grader.commands.hint.hints import Hint, Shown, find, hints_of, next_hint, plain_formulas
 from grader.spec.grade_record import (
@@ -16,10 +17,10 @@ from grader.spec.grade_record import (
     ProblemResult,
     Verdict,
 )
+from grader.spec.inputs import make_inputs
 from grader.spec.problem import PROBLEMS, ManifestError, load_problem, problem_ids
-from tests.forked import forked_workers
-from tests.harness import model_answer
-from tests.records import write_answers
+from tests.harness import edited, model_answer
+from tests.records import in_this_process, write_answers
 
 
 def stub(problem_id):
@@ -241,12 +242,19 @@ def test_the_command_shows_one_hint_more_each_time(run, folder, tmp_path):
 def test_the_command_runs_all_tests_where_all_steps_have_code(run, tmp_path, monkeypatch):
     # With this seed the first failing case alone does not tell which mistake it was.
     monkeypatch.setattr("grader.commands.hint.command.seed_of", lambda _: "debe44580a9f5da4")
-    wrong = model_answer("p02").replace(" * w_tile.to(tl.float32)[None, :]", "")
-    assert wrong != model_answer("p02")
+    asked = []
+    monkeypatch.setattr(
+        "grader.commands.hint.command.Grader",
+        lambda request, progress: asked.append(request) or Grader(request, progress),
+    )
+    wrong = edited(model_answer("p02"), (" * w_tile.to(tl.float32)[None, :]", ""))
     write_answers(tmp_path / "a", {"p02": wrong})
-    with forked_workers():
+    p02 = load_problem("p02")
+    p02 = p02.model_copy(update={"checks": p02.checks[:3]})
+    with in_this_process(problem_of=lambda _: p02, inputs_of=make_inputs):
         code, out, _ = run("--submission", tmp_path / "a", "--only", "p02")
     assert code == 0 and "p02" in out and "make explain ID=P02-WEIGHTS-IGNORED" in out
+    assert [(request.quick, request.exit_first) for request in asked] == [(True, False)]
 
 
 @pytest.mark.parametrize(

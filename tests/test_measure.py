@@ -70,8 +70,8 @@ def found():
     shape = {"device": "cpu", "seqlen": 256, "num_q_heads": 2, "is_causal": True}
     small = BenchmarkTable.model_validate(shape)
     problem = load_problem("p01")
-    # Half the lengths of problem.toml: a quarter of the numbers.
-    memory = problem.memory.cpu.model_copy(update={"lengths": (1024, 2048)})
+    # Shorter than those of problem.toml: a quarter of the numbers and less.
+    memory = problem.memory.cpu.model_copy(update={"lengths": (512, 2048)})
     memory = problem.memory.model_copy(update={"cpu": memory})
     problem = problem.model_copy(update={"benchmarks": (small,), "memory": memory})
     head = "import os, sys\n" + model_answer("p01") + TELLTALE
@@ -105,7 +105,7 @@ def test_a_right_answer_has_figures_of_verified_calls(found):
     assert speed.figures.speedup > 0 and speed.figures.clock == "cpu"
     assert 0 < speed.figures.worst_error_over_allowed <= 1
     assert "seqlen=256" in speed.figures.shape and speed.figures.samples >= 3
-    assert memory.figures.lengths == (1024, 2048)
+    assert memory.figures.lengths == (512, 2048)
     assert memory.figures.extra_bytes[1] <= memory.figures.allowed_bytes[1]
     # The baseline keeps a matrix of 2048 x 2048 numbers of 4 bytes, 16 MiB, and more than one.
     assert memory.figures.naive_extra_bytes[1] > 2 * 16 * 2**20

@@ -130,12 +130,12 @@ def test_a_line_without_end_fills_no_memory_and_hides_no_later_line(run):
 
 @pytest.mark.parametrize("text", ["time.sleep(600)", "os.kill(os.getpid(), signal.SIGSTOP)"])
 def test_a_child_that_is_not_heard_of_is_ended(run, monkeypatch, text):
-    monkeypatch.setattr(processes, "SILENCE_S", 3.0)
+    monkeypatch.setattr(processes, "SILENCE_S", 1.5)
     begin = time.monotonic()
     lines, ending = run(f"say('begin')\n{text}\n")
     assert lines == ["begin"]
     assert ending.silent and not ending.timed_out and not ending.regular
-    assert 1.0 < time.monotonic() - begin < PROMPT_S
+    assert 0.5 < time.monotonic() - begin < PROMPT_S
 
 
 def test_a_child_that_shows_signs_of_life_is_not(run, monkeypatch):
@@ -156,7 +156,7 @@ def test_signs_of_life_do_not_move_the_deadline(run, pause):
 
 
 def test_a_child_that_said_all_and_does_not_end_is_ended(run, monkeypatch):
-    monkeypatch.setattr(processes, "SILENCE_S", 3.0)
+    monkeypatch.setattr(processes, "SILENCE_S", 1.5)
     lines, ending = run("say('all')\nos.close(fds['--events-fd'])\ntime.sleep(600)\n")
     assert lines == ["all"]
     assert ending.exit_code == -signal.SIGKILL and not ending.regular

@@ -279,7 +279,15 @@ def test_mistakes_of_one_problem_differ_from_each_other():
     def are_same(a, b):
         return all(torch.allclose(a[name], b[name], equal_nan=True, rtol=1e-4) for name in a)
 
+    # Norms further apart than those of equal tensors settle most pairs.
+    norms = {
+        id: [x.nan_to_num().norm().item() for _, x in sorted(outputs.items())]
+        for id, (outputs, _) in found.items()
+    }
     for (one, a), (other, b) in itertools.combinations(found.items(), 2):
         if set(a[0]) != set(b[0]) or "SINK-LOGIT-ZERO-WHEN-ABSENT" in (one, other):
             continue
-        assert not are_same(a[0], b[0]) or not are_same(a[1], b[1]), (one, other)
+        if all(
+            math.isclose(x, y, rel_tol=1e-3) for x, y in zip(norms[one], norms[other], strict=True)
+        ):
+            assert not are_same(a[0], b[0]) or not are_same(a[1], b[1]), (one, other)

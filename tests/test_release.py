@@ -1,5 +1,6 @@
 """`grader release`: what students get and what not, its pages, and that it works."""
 
+import functools
 import json
 import os
 import re
@@ -17,12 +18,11 @@ from grader.commands.release.contents import build
 from grader.source.steps import step_regions
 from grader.source.submission import examine
 from grader.spec.grade_record import GradeRecord, Verdict
-from grader.spec.problem import ROOT, ManifestError, load_problem, problem_ids
+from grader.spec.problem import ROOT, ManifestError, load_problem
 from tests import releases
 from tests.harness import model_answer
-from tests.releases import STUB, tree
+from tests.releases import ALL, STUB, files_of, tree
 
-ALL = problem_ids()
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 CALL = re.compile(r"\w\[\w+\]\([^)]*\)")  # `kernel[grid](...)` is no link
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -76,7 +76,7 @@ def steps_of(problem_id):
 def test_no_stage_holds_code_of_its_answers(last):
     """Not even in `given`, whose modules for later problems hold what earlier ones taught."""
     number = ALL.index(last) + 1
-    files = build(ROOT, ALL[:number], (), ALL)
+    files = files_of(ALL[:number])
     texts = {
         path: "\n".join(s for s in map(str.strip, data.decode().split("\n")) if s)
         for path, data in files.items()
@@ -109,7 +109,7 @@ def test_a_solved_stub_in_the_checkout_is_not_handed_out(tmp_path):
     (copy / "__pycache__").mkdir()
     (copy / "__pycache__" / "x.py").touch()
     assert contents.list_files(copy) == contents.list_files(ROOT)
-    assert build(copy, ALL, (), ALL) == build(ROOT, ALL, (), ALL)
+    assert build(copy, ALL, (), ALL) == files_of(ALL)
     (copy / "grader" / "cache.py").write_text(model_answer("p04"))
     with pytest.raises(ManifestError, match=r"grader/cache\.py: got a step of p04's answer"):
         build(copy, ALL, (), ALL)
@@ -136,6 +136,7 @@ def test_what_the_page_of_instructors_says_is_left_out_is_left_out(whole):
     assert "Opens with p08" in opened and "forward pass of p05" in opened
 
 
+@functools.cache
 def anchors(text):
     """The anchors that GitHub makes of the headings of a page."""
     found = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
@@ -324,26 +325,40 @@ def test_the_judge_grades_as_in_the_checkout(stage, tmp_path):
             assert data == (ROOT / path).read_bytes(), path
 
 
-def test_the_command_for_a_class_is_not_part_of_it(stage):
-    """Nor is classroom/, which the environment of these tests has, and a student's has not."""
-    start = (
-        "import runpy, sys; sys.modules['classroom'] = None; sys.argv = ['grader', *sys.argv[1:]];"
-    )
-    start += " runpy.run_module('grader', run_name='__main__', alter_sys=True)"
+# The release's own commands, in one process whose environment has no classroom/: a student's has
+# none, that of these tests has.
+COMMANDS = """
+import contextlib, io, json, sys
+sys.modules["classroom"] = None
+from grader.commands import cli
+said = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        try:
+            code = cli.main(words)
+        except SystemExit as stop:
+            code = stop.code
+    said.append((code, out.getvalue()))
+json.dump(said, sys.stdout)
+"""
 
-    def grader(*words):
-        command = [sys.executable, "-c", start, *words]
-        return subprocess.run(command, cwd=stage, capture_output=True, text=True, check=False)
 
-    helped = grader("--help")
-    assert helped.returncode == 0 and "    explain " in helped.stdout
-    assert "    class " not in helped.stdout
-    refused = grader("class", "status", "--course", ".")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert (
-        refused.stderr
-        == "grader: class: got the students' release, expected the course's checkout\n"
+def test_what_needs_the_course_or_answers_says_so(stage):
+    asked = (
+        ["--help"],
+        ["class", "status", "--course", "."],
+        ["calibrate", "--device", "cpu"],
+        ["release", "../other"],
     )
+    done = run(stage, sys.executable, "-c", COMMANDS, json.dumps(asked))
+    helped, of_class, calibrated, released = json.loads(done.stdout)
+    assert helped[0] == 0 and "    explain " in helped[1] and "    class " not in helped[1]
+    assert of_class == [
+        2, "grader: class: got the students' release, expected the course's checkout\n"
+    ]  # fmt: skip
+    assert calibrated[0] == released[0] == 2
+    assert "--submission: got solutions, which is not a folder" in calibrated[1]
+    assert "which is a release itself; run it in the course's checkout" in released[1]
 
 
 def test_the_packages_that_its_set_up_installs_are_there(stage):
@@ -356,12 +371,3 @@ def test_the_packages_that_its_set_up_installs_are_there(stage):
     assert {"grader", "grader.commands.grade", "given", "reference"} <= found, done.stderr
     for name in found - {"given"}:
         assert (stage / name.replace(".", "/") / "__init__.py").exists(), name
-
-
-def test_what_needs_answers_says_so(stage):
-    done = run(stage, sys.executable, "-m", "grader", "calibrate", "--device", "cpu")
-    assert done.returncode == 2
-    assert "--submission: got solutions, which is not a folder" in done.stderr
-    done = run(stage, sys.executable, "-m", "grader", "release", "../other")
-    assert done.returncode == 2
-    assert "which is a release itself; run it in the course's checkout" in done.stderr

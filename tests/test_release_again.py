@@ -10,13 +10,12 @@ import pytest
 
 from grader import __version__
 from grader.commands.release import command, ledger
-from grader.commands.release.contents import build
-from grader.spec.problem import ROOT, problem_ids
+from grader.spec.problem import ROOT
 from tests import releases
 from tests.harness import model_answer
-from tests.releases import STUB, made, release, tree
+from tests.releases import ALL, STUB, made, release, tree
 
-ALL = problem_ids()
+build = command.build
 whole, stage, answered = releases.whole, releases.stage, releases.answered
 
 

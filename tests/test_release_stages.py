@@ -10,11 +10,10 @@ import pytest
 
 from grader.commands.cli import in_words_of_make
 from grader.commands.release import ledger, pages
-from grader.commands.release.contents import build, opened_early
-from grader.spec.problem import ROOT, problem_ids
-from tests.releases import compiled, release
+from grader.commands.release.contents import opened_early
+from grader.spec.problem import ROOT
+from tests.releases import ALL, compiled, files_of, release
 
-ALL = problem_ids()
 STAGES = [ALL[:n] for n in (1, 2, 3, 4, 5, 7, 9)] + [("p02",), ("p03", "p05"), ("p08", "p09")]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -27,7 +26,7 @@ SETS = re.compile(
 
 @pytest.fixture(scope="module", params=STAGES, ids=",".join)
 def staged(request):
-    return request.param, build(ROOT, request.param, (), ALL)
+    return request.param, files_of(request.param)
 
 
 def markdown(files):

@@ -182,12 +182,12 @@ def test_the_repository_has_no_tenth_problem():
     assert problem_ids() == NINE
 
 
-def test_ten_steps_add_a_problem(tmp_path):
+def test_ten_steps_add_a_problem(tmp_path, grader):
     copy, before, after = Checkout(tmp_path / "copy"), tmp_path / "before", tmp_path / "after"
     nothing = tmp_path / "nothing"
     nothing.mkdir()
-    everything = f"python -m grader grade --exit-zero --device cpu --submission {nothing}"
-    copy.run(everything, "--json", before)
+    everything = f"grade --exit-zero --device cpu --submission {nothing} --json"
+    assert grader(*everything.split(), before)[0] == 0
 
     copy.follow(1)
     said = copy.run(*commands_of(1))
@@ -258,7 +258,7 @@ def test_ten_steps_add_a_problem(tmp_path):
         wrong = re.findall(r"rejected_and_named\[p10-(.*)\] PASSED", said)
         assert wrong == ["mean_forgotten", "root_forgotten", "columns_not_masked"]
 
-    copy.run(everything, "--json", after)
+    copy.run(f"python -m grader {everything}", after)
     was, required, bonus = totals(before)
     now, new_required, new_bonus = totals(after)
     assert now.pop("p10")["possible"] == 10

@@ -132,12 +132,18 @@ RESULT = r"p02 ([a-z ]+): points ([^;]*); ([\d.]+) s"
 
 
 def test_a_day_at_the_keyboard(watch, folder):
-    """Saves of every kind, keys, and the quiet end: in one watch, whose start is dear."""
+    """Saves of every kind, a stop, keys, and the quiet end: in one watch, whose start is dear."""
     write_answers(folder, {"p02": BROKEN})
     watched = watch("--report", BROWSER="/no/such/browser", PATH="/nowhere", DISPLAY="")
     watched.expect("a, Enter: run all again")
     assert watched.expect(RESULT)[1] == "error"
     watched.expect("syntax error: .*line 1")
+    raw = termios.tcgetattr(watched.theirs)
+    assert not raw[3] & termios.ICANON
+    os.kill(watched.process.pid, signal.SIGTSTP)  # gives the terminal back
+    assert until(lambda: termios.tcgetattr(watched.theirs) == watched.before)
+    os.kill(watched.process.pid, signal.SIGCONT)
+    assert until(lambda: termios.tcgetattr(watched.theirs) == raw)
     watched.save(ANSWER.replace("import torch", "import torch\nraise ValueError('\\x1b]0;x\\x07')"))
     assert "\x1b]0" not in watched.expect("ValueError.*next: ")[0]
     watched.path.unlink()
@@ -185,20 +191,6 @@ def begin_to_loop(watched):
     """Wait until a submission runs; return all processes of the watch."""
     assert until(lambda: len(usage.descendants(watched.process.pid)) >= 4)
     return usage.descendants(watched.process.pid)
-
-
-def test_a_stopped_watch_gives_the_terminal_back_and_takes_it_again(watch, folder):
-    write_answers(folder, {"p02": BROKEN})
-    watched = watch()
-    watched.expect("run all again")
-    raw = termios.tcgetattr(watched.theirs)
-    assert not raw[3] & termios.ICANON
-    os.kill(watched.process.pid, signal.SIGTSTP)
-    assert until(lambda: termios.tcgetattr(watched.theirs) == watched.before)
-    os.kill(watched.process.pid, signal.SIGCONT)
-    assert until(lambda: termios.tcgetattr(watched.theirs) == raw)
-    watched.press("q")
-    assert watched.process.wait(PROMPT_S) == 0
 
 
 def test_two_watches_and_none_can_write_the_report(watch, folder):

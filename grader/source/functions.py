@@ -44,11 +44,17 @@ def assigned_in(
             changed = [n for n in _changed(node) if isinstance(n, ast.Attribute)]
             if any(name in names_in(n) for n in changed):
                 yield node.lineno, None
-    for node in nodes_of(function):
-        targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
-        for target in filter(None, targets):
-            if name in names_of(target) and not isinstance(node, ast.comprehension):
-                yield node.lineno, getattr(node, "value", None) or getattr(node, "iter", None)
+    for names, node in _assignments(function):
+        if name in names:
+            yield node.lineno, getattr(node, "value", None) or getattr(node, "iter", None)
+
+
+@functools.lru_cache(64)
+def _assignments(function: ast.FunctionDef) -> list[tuple[set[str], ast.AST]]:
+    """Return what gives names a value in a function, each with those names."""
+    nodes = [n for n in nodes_of(function) if not isinstance(n, ast.comprehension)]
+    made = ((n, getattr(n, "targets", None) or [getattr(n, "target", None)]) for n in nodes)
+    return [({*names_of(target)}, n) for n, targets in made for target in targets if target]
 
 
 def _changed(node: ast.stmt) -> list[ast.AST]:
