@@ -6,6 +6,7 @@ They are launched on the machine, in whose front end a worker meets them.
 # ruff: noqa: F821 - names that are missing are the point
 import json
 import sys
+from typing import NamedTuple
 
 import torch
 import triton
@@ -212,6 +213,28 @@ def bounds_of_fractions(x, y, n):
 @triton.jit
 def dim_for_axis(x, y, n):
     tl.store(y, tl.max(tl.load(x + tl.arange(0, 16)), dim=0))
+
+
+@triton.jit
+def method_of(x, y, number):
+    tl.store(y + number.to(tl.int64), 1.0)
+
+
+def method_of_an_argument_that_is_1(x, y, n):
+    method_of[(1,)](x, y, 1)
+
+
+class Tile(NamedTuple):
+    rows: int
+
+
+@triton.jit
+def zeros_of_a_tile(x, y, tile: tl.constexpr):
+    tl.store(y + tl.arange(0, tile.rows), tl.zeros((tile.rows,), tl.float32))
+
+
+def field_of_a_constexpr(x, y, n):
+    zeros_of_a_tile[(1,)](x, y, Tile(16))
 
 
 def launch_without_a_grid(x, y, n):

@@ -294,6 +294,24 @@ def test_a_known_mistake_has_the_line_of_what_was_seen_of_its_cases(
     assert (cause.line, cause.step) == (line, step_of_cause or steps[line])
 
 
+def test_what_the_state_says_has_its_own_line_and_not_that_of_a_consequence(book):
+    found = book()
+    unit = Sighting("MAXIMUM-IN-ANOTHER-UNIT", 7, what="m is another number")
+    for place in (("plain", 0), ("half", 0)):
+        found.wrong(place, lambda truth: 1.5 + truth)
+    found.book.add_seen(("plain", 0), unit)
+    found.book.add_state(("plain", 0), unit)
+    found.book.add_seen(("half", 0), Sighting("WEIGHTS-INFINITE", 9, located=True))
+    source = types.SimpleNamespace(
+        step_at=lambda line: None,
+        step_behind=lambda spot: None,
+        fed_by=lambda spot, follow=None: (),
+        exchanged=lambda: None,
+    )
+    (cause,) = found.book.settle(source)
+    assert (cause.diagnosis.id, cause.line) == ("P03-MAXIMUM-IN-ANOTHER-UNIT", 7)
+
+
 def test_where_the_state_parts_is_a_cause_of_last_resort(book):
     found = book()
     places = [("plain", 0), ("half", 0)]

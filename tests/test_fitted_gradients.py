@@ -64,6 +64,7 @@ def delta(case: Case) -> torch.Tensor:
             "(0.5 * P * dP - P * delta) k",
         ),
         (of_slope(lambda case, p, dp: p), "OTHER-TERMS", "dq is softmax_scale * P k"),
+        (of_slope(lambda case, p, dp: p / case.scale), "OTHER-TERMS", "dq is P k, not softmax"),
         (
             of_slope(lambda case, p, dp: (dp - delta(case)) * case.visible()),
             "OTHER-TERMS",

@@ -327,6 +327,17 @@ def test_rounding_that_shifts_the_mean_is_no_factor():
         assert rule(of_factor, ("out",)) is not None
 
 
+@pytest.mark.parametrize("term", [1.0, 0.25, None])
+def test_a_term_in_the_sum_of_every_row_is_told(term):
+    wrong = outputs("p05", ("out",), {"seqlen": 128})
+    sums = wrong.known.masked().exp().sum(-1, keepdim=True)
+    added = torch.rand_like(sums) * sums if term is None else term
+    wrong.got["out"] = (wrong.expected.truth["out"] * sums / (sums + added)).float()
+    found = rows_scaled(wrong, ("out",))
+    assert found.variant == ("" if term is None else "of_a_term")
+    assert term is None or f"as if {term:g} were added" in found.text.note
+
+
 @pytest.mark.parametrize(("times", "told"), [(0.5, True), (2.0, True), (1.02, False), (0.0, False)])
 def test_how_often_delta_counts(times, told):
     wrong = outputs("p08", ("dq", "dk"), {"seqlen": 64})

@@ -317,12 +317,26 @@ def test_names_do_not_matter_where_the_numbers_tell():
 
 
 def test_what_is_not_known_is_shown_by_its_name_and_not_compared():
-    record = trace("p03", with_other_names(mutant("p03", "exp of scores in log2")), "plain:1")
+    source = with_other_names(mutant("p03", "exp of scores in log2"))
+    two = source.replace("    cc = tl.zeros(", "    dd = bb\n    cc = tl.zeros(")
+    two = two.replace(
+        "        bb = bb * rescale", "        dd = dd + rescale\n        bb = bb * rescale"
+    )
+    two = two.replace("tl.log2(bb)", "tl.log2(bb + 0.0 * dd)")
+    record = trace("p03", two, "plain:1")
     shown = {s.name: s for s in record.rounds[0].shown}
     assert shown["aa"].role == "maximum" and shown["aa"].agrees
     assert shown["bb"].role is None and shown["bb"].agrees is None and shown["bb"].oracle is None
     assert any("does not know which variable is the running sum" in note for note in record.notes)
     assert record.parting is None or "bb" not in record.parting.names
+
+
+def test_what_is_left_where_the_others_are_known_is_compared():
+    record = trace("p03", with_other_names(mutant("p03", "exp of scores in log2")), "plain:1")
+    shown = {s.name: s for s in record.rounds[0].shown}
+    assert shown["bb"].role == "sum" and not shown["bb"].agrees
+    assert any("bb is read as the running sum" in note for note in record.notes)
+    assert "bb" in record.parting.names and "aa" not in record.parting.names
 
 
 def test_of_a_check_the_first_wrong_case_is_traced():

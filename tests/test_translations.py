@@ -47,6 +47,8 @@ SAID = {
     "exponential_of_an_integer": ".to(tl.float32)",
     "bounds_of_fractions": "bounds of a loop must be integers",
     "dim_for_axis": "Triton calls it axis",
+    "method_of_an_argument_that_is_1": "an argument that is 1",
+    "field_of_a_constexpr": "name it first",
     "recursion": "cannot call itself",
     "launch_without_a_grid": "launched with its grid",
     "grid_of_a_number": "a grid is a tuple",

@@ -202,7 +202,11 @@ def counted_pairs(
     visits = arrays["visits"][kernels].reshape(-1, *size)
     if product == "out":  # whole rows that two programs compute alike do no harm
         alike = (arrays["stores"] == 2).reshape(*size[:3], 1)
-        twice, visited = (seen["twice"] > 0) & ~alike, visits.any(axis=0)
+        # A launch may make whole rows once more; launches that make a part each take no pair twice.
+        takes = seen["takes"]
+        least = np.where(takes > 0, takes, takes.max(initial=0)).min(axis=3, keepdims=True)
+        twice = ((seen["twice"] > 0) | (takes > least)) & ~alike
+        visited = visits.any(axis=0)
     else:
         # The forward pass may run once more in the backward pass; a gradient is one sum over all.
         # One kernel may compute several gradients, each in a loop of its own.

@@ -125,6 +125,16 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
         "a name in a kernel must be a parameter, or assigned on every path to this line: what only"
         " an `if` assigns is unknown after it",
     ),
+    (
+        r"'(int|float)' object has no attribute '_flatten_ir'",
+        "a field of a constexpr is a number of Python: name it first, as in R: tl.constexpr ="
+        " T.rows",
+    ),
+    (
+        r"CompilationError: AttributeError: '(int|float)' object has no attribute",
+        "a constexpr, and an argument that is 1, is a number of Python without methods: write"
+        " tl.cast(n, tl.int64) for n.to(tl.int64)",
+    ),
     (r"KeyError: [\w.<>]+__", "a function of a kernel cannot call itself: write a loop instead"),
     (
         r"Unsupported function referenced|[Dd]id you forget to add @triton\.jit",

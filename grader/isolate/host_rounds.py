@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -140,12 +140,14 @@ class HostRounds(DispatchMode):
             return
         self._open = False
         with unseen():
-            held = dict(self._held()) if self._frame is not None else {}
-        self._write.end(held, _carried(self._tree, self._loop), seen=seen)
+            carried = _carried(self._tree, self._loop)
+            held = dict(self._held(carried)) if self._frame is not None else {}
+        carried = {name for name in held if name.partition("[")[0] in carried}
+        self._write.end(held, carried, seen=seen)
 
-    def _held(self) -> Iterator[tuple[str, Held]]:
+    def _held(self, carried: set[str]) -> Iterator[tuple[str, Held]]:
         rows, heads = self._queries.size, (1, self._planes)
-        for name, value in self._frame.f_locals.items():
+        for name, value in _flat(self._frame.f_locals, carried):
             if type(value) is not torch.Tensor or not value.is_floating_point():
                 continue
             if value.shape[-1:] == (rows,) and value.shape[:-1].numel() in heads:
@@ -155,6 +157,16 @@ class HostRounds(DispatchMode):
             own = self._own(value).float()
             if not any(self._rows(known, own) is not None for known in self._known):
                 yield name, (own.numpy(), False)
+
+
+def _flat(held: Mapping[str, Any], carried: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield variables; of a tuple, a list or a dictionary that a loop carries, what it holds."""
+    for name, value in held.items():
+        if name in carried and isinstance(value, tuple | list | dict):
+            parts = value.items() if isinstance(value, dict) else enumerate(value)
+            yield from ((f"{name}[{key!r}]", part) for key, part in parts)
+        else:
+            yield name, value
 
 
 def _directions(rows: torch.Tensor) -> torch.Tensor:

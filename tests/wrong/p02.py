@@ -31,6 +31,7 @@ WRONG = (
         ("every other tile", "", "LAST-COLUMNS-NEVER-READ", (_LOOP, "range(0, cols, 2 * BLOCK_N)")),
         ("half steps", "", "COLUMNS-COUNTED-OTHERWISE", (_LOOP, "range(0, cols, BLOCK_N // 2)")),
         ("steps of rows", "", "COLUMNS-COUNTED-OTHERWISE", (_LOOP, "range(0, cols, BLOCK_M)")),
+        ("a tile of columns too many", "", "TILE-OUTSIDE", (_LOOP, "range(0, cols + BLOCK_N, BLOCK_N)"), ("col_mask = col_ids < cols", "col_mask = col_ids < cols + BLOCK_N")),
         ("columns from one", "", "COLUMNS-NEVER-READ", (_LOOP, "range(1, cols, BLOCK_N)")),
         ("rows in steps of columns", "", "ROWS-NEVER-STORED", (_ROWS, _ROWS.replace("* BLOCK_M", "* BLOCK_N"))),
         ("rows times program", "", "ROWS-STORED-TWICE", (_ROWS, "row_ids = tl.program_id(0).to(tl.int64) * tl.arange(0, BLOCK_M)")),

@@ -7,6 +7,12 @@ from tests.wrong import of
 
 WRONG = (
     *of(
+        "p01-state_in_a_tuple",
+        ("maximum of the tile alone", "causal_tiles", "STATE-PARTS", ('torch.maximum(m, s.amax(-1, keepdim=True))', 's.amax(-1, keepdim=True)')),
+        ("rescale upside down", "plain", "STATE-PARTS", ('torch.exp2(m - m_new)', 'torch.exp2(m_new - m)')),
+        ("own key hidden", "causal", "VISIBLE-KEYS-MASKED DIAGONAL-EXCLUDED", ('device=q.device) > rows', 'device=q.device) >= rows')),
+    ),
+    *of(
         "p02-clamped_while",
         ("last column counted again", "ragged_cols", "LAST-COLUMN-COUNTED-AGAIN", ('tl.where((c + col < cols)[None, :], xs * ws[None, :], 0.0)', 'xs * ws[None, :]')),
         ("summed in 16 bits", "products long_rows", "HALF-ACCUMULATED HALF-PRODUCTS", ('sxn).to(tl.float32)', 'sxn)'), ('c_in * sw).to(tl.float32)', 'c_in * sw)')),
@@ -44,12 +50,20 @@ WRONG = (
         ("heads interleaved", "groups", "HEADS-INTERLEAVED", ('j * k.shape[1] // h', 'j % k.shape[1]')),
     ),
     *of(
+        "p05-padded_by_the_host",
+        ("sum rescaled with its tile", "plain", "STATE-PARTS RESCALE-SUM-LATE", ('sm = sm * old + tl.sum(e, 1)', 'sm = (sm + tl.sum(e, 1)) * old')),
+    ),
+    *of(
         "p06-unaligned_start",
         ("begins one key late", "unaligned_window", "KEYS-NEVER-VISITED", ('tl.maximum(lo - W + 1, 0)', 'tl.maximum(lo - W + 2, 0)')),
     ),
     *of(
         "p07-two_states",
         ("accumulator of the sinks left out", "sinks", "TILE-SHARES SINK-SHARES", ('(acc * a[:, None] + sink_acc * c[:, None])', '(acc * a[:, None])')),
+    ),
+    *of(
+        "p07-kernel_for_the_sinks",
+        ("sinks of the window in both launches", "sinks window_lengths", "FOLDED-IN-TWICE SINKS-COUNTED-TWICE", ('(j[None, :] + W <= i[:, None])', '(j[None, :] <= i[:, None])')),
     ),
     *of(
         "p07-gathered_keys",

@@ -100,13 +100,16 @@ def _told(head: Head, kept: list[tuple[float, str]], factor: str, of_mask: str) 
     whole = _named(head, kept[0][0])
     sum_of = _sum_of(head, [(a / kept[0][0] if whole else a, term) for a, term in kept])
     before = [] if name == "dv" else ["softmax_scale"]
+    outer = [*before, *([whole] if whole else [])]
+    if before and whole.endswith("/softmax_scale"):
+        outer = [] if whole.startswith("1/") else ["log2(e)"]
     made_of = f"({sum_of}{of_mask})" if " " in sum_of + of_mask else sum_of
     product = f"{made_of}{'' if name == 'dq' else '^T'} {factor}"
     due_product = {"dq": "dS k", "dk": "dS^T q", "dv": "P^T dout"}[name]
     return by_numbers(
         "OTHER-TERMS",
         name=name,
-        got=" * ".join([*before, *([whole] if whole else []), product]),
+        got=" * ".join([*outer, product]),
         due=" * ".join([*before, due_product]),
         where=head.where,
         made=made,

@@ -142,7 +142,20 @@ def rows_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
     if (out - factors * truth).norm() > _UNEXPLAINED * (out - truth).norm():
         return None
     least, most = (float(getattr(factors, which)()) for which in ("min", "max"))
-    return by_numbers("ROWS-SCALED", least=least, most=most)
+    term = None if wrong.case.sink_logits else _one_term(wrong, factors[..., 0])
+    variant = "" if term is None else "of_a_term"
+    return by_numbers("ROWS-SCALED", variant=variant, least=least, most=most, term=term)
+
+
+def _one_term(wrong: Outputs, factors: torch.Tensor) -> float | None:
+    """Return what the sum of the weights holds beside them where that is one number in all rows."""
+    known = wrong.known
+    sums = known.scores().masked_fill(~known.visible(), -math.inf).exp().sum(-1)
+    shares, per_term = 1.0 / factors - 1.0, 1.0 / sums
+    term = float((shares * per_term).sum() / (per_term * per_term).sum())
+    if not term > _ANY or (shares - term * per_term).norm() > _LEFT_OVER * shares.norm():
+        return None
+    return term
 
 
 def delta_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:

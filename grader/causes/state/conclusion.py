@@ -13,6 +13,7 @@ from grader.kernel.observers.rounds import Rounds
 from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
 
 _LOOK = "look at where the loop begins and ends, and how far it moves"
+_GUESSED = (Known.NAME, Known.PRODUCTS, Known.REST)
 _NAMES = {"maximum": "running maximum", "sum": "running sum", "accumulator": "accumulator"}
 
 
@@ -130,7 +131,7 @@ def _notes(rounds: Rounds, compared: Compared) -> list[str]:
         f"{role.variable.name} is read as the {_NAMES[name]} because of {role.known.value}"
         for roles in compared.roles
         for name in ROLES
-        if (role := getattr(roles, name)) is not None and role.known in (Known.NAME, Known.PRODUCTS)
+        if (role := getattr(roles, name)) is not None and role.known in _GUESSED
     )
     if guessed and not compared.why_not:
         notes.append("; ".join(guessed))

@@ -1,8 +1,8 @@
 """Finds the running maximum, sum and accumulator among a kernel's variables, by what they hold.
 
 They are told by the pairs that the kernel took, right or wrong, and compared with those that are
-due. A variable whose numbers fit nothing from the first round on is known by its name, or by the
-products it is made of, and only if one alone is.
+due. A variable whose numbers fit nothing from the first round on is known by its name, by the
+products it is made of, or because no other is left, and only if one alone is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def find_roles(rounds: Rounds, oracle: Oracle, where: Sequence[int], tolerance: 
     met = [np.array([np.isfinite(s.lse) for s in of]) for of in (oracle.own, oracle.states)]
     strayed = met[0] & ~met[1]
     true = Measure(oracle.states, oracle.rows, strayed, oracle.scale, tolerance)
-    own = dataclasses.replace(true, states=oracle.own, strayed=np.zeros_like(strayed))
+    own = dataclasses.replace(
+        true, states=oracle.own, rows=oracle.rows & ~oracle.unknown, strayed=np.zeros_like(strayed)
+    )
     finders = [_Finder(rounds, tuple(where), measure) for measure in (own, true)]
     found = max((finder.find() for finder in finders), key=lambda f: f.good)
     return _compared(found, true)
@@ -188,18 +190,25 @@ class _Finder:
         return found
 
     def _called_sum(self, vectors: Sequence[Variable], reference: Reference) -> Role | None:
+        known = Known.NAME
         variable = self._only(v for v in vectors if v.name in SUM_NAMES)
         if variable is None:
+            known = Known.REST
+            variable = self._only(vectors) if len(vectors) < len(self.rounds.vectors) else None
+        if variable is None:
             return None
-        return dataclasses.replace(self.measure.sum(variable, reference), known=Known.NAME)
+        return dataclasses.replace(self.measure.sum(variable, reference), known=known)
 
     def _made_of_products(self, reference: Reference) -> Role | None:
-        """Return the one matrix that is made of products with V, or called as an accumulator."""
+        """Return the one matrix that is made of products with V, called so, or the only one."""
         matrices, known = self.rounds.matrices, Known.PRODUCTS
         variable = self._only(v for v in matrices if v.of_products)
         if variable is None:
             known = Known.NAME
             variable = self._only(v for v in matrices if v.name in ACCUMULATOR_NAMES)
+        if variable is None:
+            known = Known.REST
+            variable = self._only(matrices)
         if variable is None:
             return None
         role = self.measure.accumulator(variable, reference, divided=False)

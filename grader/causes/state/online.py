@@ -61,7 +61,8 @@ class Oracle:
     what it keeps is to be told by these. `rows` says which queries of the tile exist. `positions`
     holds the keys of each round by their number in the sequence, -1 for none. `other_head` is the
     first round whose keys are of another kv head than the queries', None without one. `never` are
-    the keys that are due, (queries, keys), and that no round holds. `scale` is softmax_scale.
+    the keys that are due, (queries, keys), and that no round holds. `unknown` are the queries whose
+    weights became NaN: which pairs they took is not known. `scale` is softmax_scale.
     """
 
     states: tuple[State, ...]
@@ -71,6 +72,7 @@ class Oracle:
     positions: np.ndarray
     other_head: int | None
     never: np.ndarray
+    unknown: np.ndarray
     scale: float
     seqlen_q: int
 
@@ -98,7 +100,7 @@ def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Or
     held = np.zeros((count, case.seqlen_k), bool)
     took = np.zeros((count, len(ids), case.seqlen_k), bool)
     positions = np.where(rounds.keys >= 0, rounds.keys % case.seqlen_k, -1)
-    other_head = None
+    other_head, unknown = None, np.zeros(len(ids), bool)
     for r, keys in enumerate(rounds.keys):
         there = keys >= 0
         held[r, positions[r, there]] = True
@@ -106,7 +108,7 @@ def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Or
             took[r], (slice(None), positions[r, there]), rounds.taken[r][:, there] & rows[:, None]
         )
         if not rounds.kernel:  # a weight that is NaN is not 0, though its pair is masked
-            unknown = _has_nan(rounds, r)
+            unknown = unknown | _has_nan(rounds, r)
             took[r, unknown] = due[unknown] & held[r]
         kv = keys[there] // case.seqlen_k
         if other_head is None and not np.isin(kv, kv_planes[rows]).all():
@@ -130,7 +132,16 @@ def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Or
         own.append(states[r] if same else _state(scores, times, inside, flat[1], kv_planes))
     never = due & ~held.any(axis=0)
     return Oracle(
-        tuple(states), tuple(own), pairs, rows, positions, other_head, never, scale, case.seqlen_q
+        tuple(states),
+        tuple(own),
+        pairs,
+        rows,
+        positions,
+        other_head,
+        never,
+        unknown,
+        scale,
+        case.seqlen_q,
     )
 
 

@@ -34,6 +34,7 @@ class Known(enum.Enum):
     UNIT = "its unit"  # it is the maximum in a unit, and is subtracted in another one
     NAME = "its name"
     PRODUCTS = "the products in it"  # of weights with V
+    REST = "the others, which are known"
 
 
 @dataclasses.dataclass(frozen=True)
