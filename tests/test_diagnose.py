@@ -259,16 +259,16 @@ def test_what_numbers_alone_say_is_told_where_nothing_else_is_known_and_most_cas
     for place in places[1:3]:
         found.book.add_seen(place, Sighting("OUTPUT-SCALED", traced=False))
     assert found.named() == {"OUTPUT-SCALED": tuple(places)}
-    found.book.add_seen(places[3], Sighting("PADDING-TAKEN", traced=True))
-    assert found.named() == {"PADDING-TAKEN": tuple(places)}
+    found.book.add_seen(places[3], Sighting("PADDING-COUNTED", traced=True))
+    assert found.named() == {"PADDING-COUNTED": tuple(places)}
 
 
 @pytest.mark.parametrize(
     ("step_of_cause", "seen", "line"),
     [
-        (None, Sighting("PADDING-TAKEN", 9, located=True), 9),
-        (None, Sighting("PADDING-TAKEN", 9), 7),  # where the state parts: 9 is a symptom
-        (4, Sighting("PADDING-TAKEN", 9, located=True), 7),  # line 9 is in step 5
+        (None, Sighting("PADDING-COUNTED", 9, located=True), 9),
+        (None, Sighting("PADDING-COUNTED", 9), 7),  # where the state parts: 9 is a symptom
+        (4, Sighting("PADDING-COUNTED", 9, located=True), 7),  # line 9 is in step 5
         (None, None, 7),
         (3, None, None),
     ],
@@ -319,10 +319,10 @@ def test_where_the_state_parts_is_a_cause_of_last_resort(book):
         found.wrong(place, lambda truth: 1.5 + truth)
     found.book.add_state(places[0], Sighting("STATE-PARTS", 7, located=True))
     assert found.named() == {"STATE-PARTS": tuple(sorted(places))}
-    found.book.add_seen(places[1], Sighting("PADDING-TAKEN"))  # not of a plain case
+    found.book.add_seen(places[1], Sighting("PADDING-COUNTED"))  # not of a plain case
     assert found.named() == {"STATE-PARTS": tuple(sorted(places))}
     found.book._seen[places[0]] = found.book._seen.pop(places[1])
-    assert found.named() == {"PADDING-TAKEN": tuple(sorted(places))}
+    assert found.named() == {"PADDING-COUNTED": tuple(sorted(places))}
 
 
 def test_a_case_that_shows_a_consequence_shows_its_cause(book):

@@ -69,12 +69,12 @@ SLIPS = {
     "a batch without its stride": (
         ("p03", "batch_heads"),
         ("q_ptr += batch * q_strides[0]", "q_ptr += batch"),
-        ("READ-ASTRAY", 3, "q_ptr"),
+        ("READ-OUTSIDE", 3, "q_ptr"),
     ),
     "a head without its stride": (
         ("p08", "batch_heads", "groups"),
         ("head_q_ptr = q_ptr + q_head * q_strides[1]", "head_q_ptr = q_ptr + q_head"),
-        ("READ-ASTRAY", 6, "head_q_ptr ="),
+        ("READ-OUTSIDE", 6, "head_q_ptr ="),
     ),
     "q by the pointer of v": (
         ("p05", "plain"),

@@ -154,7 +154,7 @@ OVER_QUERIES = {
         (MASK, "keys[:, None] <= queries[None, :] + 3, log2_p_t"),
         r"key \d+ counted quer.* of query head 0, which do not see it$",
     ),
-    "FOLDED-IN-TWICE": (
+    "KEYS-COUNTED-TWICE": (
         (TILES_OF_DK, FIRST_TILE + TILES_OF_DK),
         r"key \d+ counted queries .* of query head 0 twice; \d+ keys in all$",
     ),

@@ -37,7 +37,7 @@ def test_keys_of_the_first_sequence_are_no_heads_that_a_gradient_leaves_out() ->
     source = right_answers("unusual")["p05-one_row_of_tokens"][1]
     wrong = source.replace("k_ptr + (row[None, :] *", "k_ptr + (kpos[None, :] *")
     judged = judge(wrong, load_problem("p05"), checks=("batch_heads",), enough=last_is_wrong)
-    assert wrong != source and judged.wrong and "HEADS-NEVER-TAKEN" not in judged.named
+    assert wrong != source and judged.wrong and "HEADS-LEFT-OUT" not in judged.named
 
 
 def test_a_clamped_row_is_no_mistake_where_its_weight_is_zero() -> None:

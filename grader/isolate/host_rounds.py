@@ -23,6 +23,7 @@ from grader.kernel.observers.rounds import Held, RoundsShape, RoundsWriter
 _ALIKE = 0.999  # cosine of two rows that are the same but for a factor and rounding
 _LOOPS = (ast.For, ast.While)
 _MASKS = ("aten::masked_fill", "aten::masked_fill_", "aten::where")
+_KEYS = (int, str)  # of a dictionary
 
 
 class HostRounds(DispatchMode):
@@ -160,11 +161,14 @@ class HostRounds(DispatchMode):
 
 
 def _flat(held: Mapping[str, Any], carried: set[str]) -> Iterator[tuple[str, Any]]:
-    """Yield variables; of a tuple, a list or a dictionary that a loop carries, what it holds."""
+    """Yield variables; of a tuple, a list or a dictionary that a loop carries, what it holds.
+
+    Classes of the submission's are none of these: their methods would run unseen.
+    """
     for name, value in held.items():
-        if name in carried and isinstance(value, tuple | list | dict):
-            parts = value.items() if isinstance(value, dict) else enumerate(value)
-            yield from ((f"{name}[{key!r}]", part) for key, part in parts)
+        if name in carried and type(value) in (tuple, list, dict):
+            parts = value.items() if type(value) is dict else enumerate(value)
+            yield from ((f"{name}[{key!r}]", part) for key, part in parts if type(key) in _KEYS)
         else:
             yield name, value
 

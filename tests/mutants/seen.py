@@ -13,7 +13,7 @@ _BY_CAUSE = {
         "tiles_read_past_the_end": "p08",
         "gradient_written_past_the_end": "p08 p09",
     },
-    "FOLDED-IN-TWICE": {
+    "KEYS-COUNTED-TWICE": {
         "diagonal_tile_counted_twice": "p06",
         "full_tile_counted_twice": "p06",
         "window_not_begun_at_a_tile": "p06",
@@ -117,7 +117,7 @@ _BY_CAUSE = {
         "dv_overwritten": "p08",
         "dv_not_accumulated": "p09",
     },
-    "READ-ASTRAY": {"batch_stride_of_q_for_k": "p05"},
+    "READ-OUTSIDE": {"batch_stride_of_q_for_k": "p05"},
     "REDUCED-OVER-QUERIES": {"sum_along_the_wrong_axis": "p03 p04 p05 p06 p07"},
     "ROWS-APART": {"delta_of_out_of_the_first_tile": "p08", "delta_of_the_first_tile_of_dk": "p08"},
     "ROWS-NEVER-STORED": {"query_tiles_counted_from_one": "p04", "grid_rounded_down": "p03"},
@@ -172,8 +172,8 @@ IN_ALL_CHECKS = {
     "p05-batch_stride_of_q_for_k": {"TILE-OUTSIDE"},
     "p03-batch_divided_by_one_head": {"STORED-ELSEWHERE"},
     "p03-k_and_v_not_advanced": {"POINTER-STANDS-STILL"},
-    "p03-padded_keys_not_masked": {"PADDING-TAKEN"},
-    "p03-padded_scores_of_zero": {"PADDING-TAKEN"},
+    "p03-padded_keys_not_masked": {"PADDING-COUNTED"},
+    "p03-padded_scores_of_zero": {"PADDING-COUNTED"},
     "p06-window_one_smaller": {"VISIBLE-KEYS-MASKED"},
     "p07-one_sink_fewer": {"VISIBLE-KEYS-MASKED"},
     "p07-one_sink_more": {"KEYS-BEFORE-THE-WINDOW"},
@@ -185,7 +185,7 @@ IN_ALL_CHECKS = {
 }
 # Two loops show one mistake in two ways, in different cases; both are told.
 TWO_NAMES = {
-    "p09-full_queries_end_one_tile_late": {"FOLDED-IN-TWICE", "KEYS-BEFORE-THE-WINDOW"},
-    "p09-full_queries_of_the_last_key": {"FOLDED-IN-TWICE", "KEYS-BEFORE-THE-WINDOW"},
-    "p09-window_one_larger_for_dk_and_dv": {"FOLDED-IN-TWICE", "KEYS-BEFORE-THE-WINDOW"},
+    "p09-full_queries_end_one_tile_late": {"KEYS-COUNTED-TWICE", "KEYS-BEFORE-THE-WINDOW"},
+    "p09-full_queries_of_the_last_key": {"KEYS-COUNTED-TWICE", "KEYS-BEFORE-THE-WINDOW"},
+    "p09-window_one_larger_for_dk_and_dv": {"KEYS-COUNTED-TWICE", "KEYS-BEFORE-THE-WINDOW"},
 }

@@ -31,7 +31,7 @@ WRONG = (
         "p05-grid_of_three",
         ("lse from the new tile", "", "LSE-WITHOUT-MAX", ('mx + tl.log(z), mask=r < T', 'tl.log(z), mask=r < T')),
         ("rescale by exp2", "", "TILE-SHARES", ('    new = tl.maximum(mx, tl.max(s, axis=1))\n    alpha = tl.exp(mx - new)\n    e = tl.exp(s - new[:, None])', '    new = tl.maximum(mx, tl.max(s, axis=1))\n    alpha = tl.exp2(mx - new)\n    e = tl.exp(s - new[:, None])')),
-        ("q rows of the wrong tile", "plain", "QUERIES-NEVER-TAKEN WRONG-STRIDE", ('Q + b * qb + h * qh + r[:, None] * qt', 'Q + b * qb + h * qh + (r[:, None] - r[:, None] % BC) * qt')),
+        ("q rows of the wrong tile", "plain", "QUERIES-NEVER-LOADED WRONG-STRIDE", ('Q + b * qb + h * qh + r[:, None] * qt', 'Q + b * qb + h * qh + (r[:, None] - r[:, None] % BC) * qt')),
         ("v of the key after", "", "MASK-TOO-WIDE", ('v_ptrs = V + b * vb + g * vh + n[:, None] * vt', 'v_ptrs = V + b * vb + g * vh + (n[:, None] + 1) * vt')),
         ("p not rounded as v", "", "ROUNDED-TO-16-BITS", ('o += tl.dot(e.to(v.dtype), v', 'o += tl.dot(e.to(tl.float16).to(v.dtype), v')),
         ("group by ceil", "", "WRONG-KV-HEAD", ('g = h * KVH // H', 'g = (h * KVH + H - 1) // H')),
@@ -44,7 +44,7 @@ WRONG = (
     ),
     *of(
         "p06-diagonal_then_back",
-        ("back from the diagonal again", "", "FOLDED-IN-TWICE", ('for i_s in range(i_t * BT - BS,', 'for i_s in range(i_t * BT,')),
+        ("back from the diagonal again", "", "KEYS-COUNTED-TWICE", ('for i_s in range(i_t * BT - BS,', 'for i_s in range(i_t * BT,')),
         ("back skips a tile", "", "KEYS-NEVER-VISITED", ('for i_s in range(i_t * BT - BS,', 'for i_s in range(i_t * BT - 2 * BS,')),
         ("window mask on the diagonal alone", "", "KEYS-BEFORE-THE-WINDOW", ('        if USE_W:\n            b_s = tl.where(o_q[:, None] - o_k[None, :] < W, b_s, float("-inf"))\n', '')),
         ("b_mp after the update", "", "TILE-SHARES", ('        b_m, b_mp = tl.maximum(b_m, tl.max(b_s, 1)), b_m\n        b_ms = tl.where(b_m == float("-inf"), 0.0, b_m)\n        b_r = tl.exp2(b_mp - b_ms)', '        b_m = tl.maximum(b_m, tl.max(b_s, 1))\n        b_mp = b_m\n        b_ms = tl.where(b_m == float("-inf"), 0.0, b_m)\n        b_r = tl.exp2(b_mp - b_ms)', 2)),
@@ -92,7 +92,7 @@ WRONG = (
     ),
     *of(
         "p09",
-        ("sinks in dkdv not causal", "", "FOLDED-IN-TWICE", ('is_pair = (keys < num_sink_tokens) & (keys <= queries - window_size)', 'is_pair = keys < num_sink_tokens')),
+        ("sinks in dkdv not causal", "", "KEYS-COUNTED-TWICE", ('is_pair = (keys < num_sink_tokens) & (keys <= queries - window_size)', 'is_pair = keys < num_sink_tokens')),
         ("partial sums of k for v", "", "SINK-PAIRS", ('return partial_dk.sum(0), partial_dv.sum(0)', 'return partial_dk.sum(0), partial_dk.sum(0)')),
         ("lse saved before the logit", "", "OTHER-SINK-GRADIENT", ('sink_p = torch.exp(sink_logits.float()[:, None] - lse)', 'sink_p = torch.exp(sink_logits.float()[:, None] - torch.logaddexp(lse, sink_logits.float()[:, None]))')),
         ("sink weight by sigmoid", "", "OTHER-SINK-GRADIENT", ('sink_p = torch.exp(sink_logits.float()[:, None] - lse)', 'sink_p = torch.sigmoid(sink_logits.float()[:, None] - lse)')),

@@ -90,7 +90,7 @@ WRONG = (
     *of(
         "p04-two_tiles_per_program",
         ("diagonal begins too late", "", "KEYS-AFTER-THE-QUERY", ("middle = tile * BM // BN * BN", "middle = (tile + 1) * BM // BN * BN")),
-        ("second loop from the start", "", "FOLDED-IN-TWICE", ("V, skn, svn, m, middle, end, N", "V, skn, svn, m, 0, end, N")),
+        ("second loop from the start", "", "KEYS-COUNTED-TWICE", ("V, skn, svn, m, middle, end, N", "V, skn, svn, m, 0, end, N")),
         ("second loop missing", "", "KEYS-NEVER-VISITED", ("middle, end, N, top, den, acc, scale, D, BN, True", "middle, middle, N, top, den, acc, scale, D, BN, True")),
         ("first loop missing", "", "KEYS-NEVER-VISITED", ("m, 0, middle, N", "m, 0, 0, N")),
         ("end by BN", "", "KEYS-NEVER-VISITED", ("end = tl.minimum(N, (tile + 1) * BM)", "end = tl.minimum(N, tile * BM + BN)")),

@@ -95,6 +95,6 @@ WRONG = (
     ),
     *of(
         "p06-three_loops",
-        ("middle loop masked as the first", "", "FOLDED-IN-TWICE", ("    full_start = tl.minimum(full_start, full_end)\n", "")),
+        ("middle loop masked as the first", "", "KEYS-COUNTED-TWICE", ("    full_start = tl.minimum(full_start, full_end)\n", "")),
     ),
 )

@@ -30,8 +30,8 @@ WRONG = (
     ),
     *of(
         "p07-two_phases",
-        ("phases overlap by a tile", "", "FOLDED-IN-TWICE", ("r, 0, tl.minimum(S, left), W", "r, 0, tl.minimum(S, left + BC), W")),
-        ("sinks end at S without left", "", "FOLDED-IN-TWICE", ("r, 0, tl.minimum(S, left), W", "r, 0, S, W")),
+        ("phases overlap by a tile", "", "KEYS-COUNTED-TWICE", ("r, 0, tl.minimum(S, left), W", "r, 0, tl.minimum(S, left + BC), W")),
+        ("sinks end at S without left", "", "KEYS-COUNTED-TWICE", ("r, 0, tl.minimum(S, left), W", "r, 0, S, W")),
         ("window left of the last row", "", "KEYS-NEVER-VISITED", ("left = tl.maximum(m0 - W + 1, 0)", "left = tl.maximum(m0 + BR - W, 0)")),
         ("no sinks in the mask", "", "VISIBLE-KEYS-MASKED SINKS-IGNORED", (" | (n[None, :] < S))", ")")),
         ("state of window begins anew", "", "ROWS-SCALED", ("    mx, z, o = _loop(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left", "    z = tl.zeros([BR], tl.float32)\n    mx, z, o = _loop(\n        mx, z, o, q, K, V, sk[2], sv[2], r, left")),

@@ -23,11 +23,11 @@ WRONG = (
     ),
     *of(
         "p03-lazy_maximum",
-        ("one padded key counted", "ragged ragged_unequal", "PADDING-TAKEN", ('tl.where(n < N, 0.0', 'tl.where(n <= N, 0.0')),
+        ("one padded key counted", "ragged ragged_unequal", "PADDING-COUNTED", ('tl.where(n < N, 0.0', 'tl.where(n <= N, 0.0')),
     ),
     *of(
         "p03-clamped_indices",
-        ("last key counted again", "ragged", "FOLDED-IN-TWICE", ('tl.where(n[None, :] < N, tl.exp(s - now[:, None]), 0.0)', 'tl.exp(s - now[:, None])')),
+        ("last key counted again", "ragged", "KEYS-COUNTED-TWICE", ('tl.where(n[None, :] < N, tl.exp(s - now[:, None]), 0.0)', 'tl.exp(s - now[:, None])')),
         ("maximum not carried", "plain ragged lse", "RUNNING-MAX-FORGOTTEN", ('        top = now\n    o = tl.div_rn', '    o = tl.div_rn')),
         ("batch missing for k", "batch_heads", "WRONG-BATCH", ('K += bh // H * skb +', 'K += ')),
     ),
@@ -63,11 +63,11 @@ WRONG = (
     ),
     *of(
         "p07-kernel_for_the_sinks",
-        ("sinks of the window in both launches", "sinks window_lengths", "FOLDED-IN-TWICE SINKS-COUNTED-TWICE", ('(j[None, :] + W <= i[:, None])', '(j[None, :] <= i[:, None])')),
+        ("sinks of the window in both launches", "sinks window_lengths", "KEYS-COUNTED-TWICE SINKS-COUNTED-TWICE", ('(j[None, :] + W <= i[:, None])', '(j[None, :] <= i[:, None])')),
     ),
     *of(
         "p07-gathered_keys",
-        ("sinks of the window in the list twice", "overlap", "SINKS-COUNTED-TWICE FOLDED-IN-TWICE", ('before = tl.minimum(S, first)', 'before = S')),
+        ("sinks of the window in the list twice", "overlap", "SINKS-COUNTED-TWICE KEYS-COUNTED-TWICE", ('before = tl.minimum(S, first)', 'before = S')),
     ),
     *of(
         "p08-heads_apart",

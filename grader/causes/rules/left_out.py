@@ -31,7 +31,9 @@ def uneven(counted: CountedPairs) -> Sighting:
         if missing.any():
             pairs += f", and never {query_range(missing)} of query head {other}"
             break
-    return Sighting("HEADS-TAKEN-UNEVENLY", counted.loop_line, product=counted.product, pairs=pairs)
+    return Sighting(
+        "HEADS-WITH-OTHER-PAIRS", counted.loop_line, product=counted.product, pairs=pairs
+    )
 
 
 def skipped_rows(counted: CountedPairs) -> Sighting | None:
@@ -43,7 +45,7 @@ def skipped_rows(counted: CountedPairs) -> Sighting | None:
     past = np.arange(shape.seqlen_q) >= shape.seqlen_k
     if past.any() and (left_out == past).all():
         return Sighting(
-            "QUERIES-NEVER-TAKEN",
+            "QUERIES-NEVER-LOADED",
             line,
             variant="by_seqlen_k",
             queries=query_range(past),
@@ -58,7 +60,7 @@ def skipped_rows(counted: CountedPairs) -> Sighting | None:
     ):
         batch, head, *_ = counted.example(counted.missing)
         return Sighting(
-            "QUERIES-NEVER-TAKEN",
+            "QUERIES-NEVER-LOADED",
             line,
             variant="of_whole_tiles",
             queries=query_range(nothing[batch, head]),
@@ -79,7 +81,7 @@ def skipped_rows(counted: CountedPairs) -> Sighting | None:
             among[before + 1 : after] = True
             neighbours = f"query {before}" if after == end else f"queries {before} and {after}"
             return Sighting(
-                "QUERIES-NEVER-TAKEN",
+                "QUERIES-NEVER-LOADED",
                 line,
                 queries=query_range(among),
                 head=head,
@@ -141,7 +143,7 @@ def heads_never_taken(counted: CountedPairs) -> Sighting | None:
     if again.any():
         more = f", query head{'s'[: int(again.sum()) > 1]} {ranges(again)} more than once"
     return Sighting(
-        "HEADS-NEVER-TAKEN",
+        "HEADS-LEFT-OUT",
         counted.product_line,
         part="pointer",
         pointer="q",

@@ -84,7 +84,7 @@ def padding(case: Case, counted: CountedPairs) -> Sighting | None:
     if counted.extra.any():  # keys that are there take part as well: no mask of the end is at fault
         return None
     return Sighting(
-        "PADDING-TAKEN",
+        "PADDING-COUNTED",
         counted.mask_line or counted.trace.count(Counter.PADDING_LINE),
         located=counted.mask_line > 0,  # a mask that lets them through
         last=case.seqlen_k - 1,
@@ -202,7 +202,7 @@ def twice(case: Case, counted: CountedPairs) -> Sighting | None:
     rows = int(counted.twice.any(2 if counted.over_queries else 3).sum())
     noun = ("key", "keys") if counted.over_queries else ("query", "queries")
     return Sighting(
-        "FOLDED-IN-TWICE",
+        "KEYS-COUNTED-TWICE",
         again,
         located=located,
         part="mask" if again in masks else None,

@@ -126,7 +126,7 @@ def _between_rows(rows: list[dict[str, int]]) -> Sighting | None:
         due = row["across"] == row["stride"] and row["along"] == row["column_stride"]
         if row["misaligned"] and due and row["size"] > 1 and row["name"] in ("q", "k", "v", "dout"):
             name, line = row["name"], row["line"]
-            return Sighting("READ-ASTRAY", line, variant="between_rows", part="pointer", name=name)
+            return Sighting("READ-OUTSIDE", line, variant="between_rows", part="pointer", name=name)
     return None
 
 
@@ -152,7 +152,7 @@ def astray(case: Case, trace: Trace) -> Sighting | None:
     if not line or not 0 <= number < len(OPERANDS):
         return None
     name = OPERANDS[number]
-    return Sighting("READ-ASTRAY", line, name=name)
+    return Sighting("READ-OUTSIDE", line, name=name)
 
 
 def heads_apart(case: Case, trace: Trace) -> Sighting | None:
