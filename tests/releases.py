@@ -19,13 +19,15 @@ STUB = "problems/p02/weighted_row_sum.py"
 ALL = problem_ids()
 
 
-@functools.cache
-def files_of(problems, answers=()):
-    """The files of a release: this checkout does not change while it is tested."""
-    return contents.build(ROOT, problems, answers, ALL)
+_built = functools.cache(contents.build)  # a checkout does not change while it is tested
 
 
-command.build = lambda root, problems, answers, ids: dict(files_of((*problems,), (*answers,)))
+def files_of(problems, answers=(), root=ROOT, ids=ALL):
+    """The files of a release, built once in a process."""
+    return dict(_built(root, (*problems,), (*answers,), (*ids,)))
+
+
+command.build = lambda root, problems, answers, ids: files_of(problems, answers, root, ids)
 
 
 def release(folder, *options):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from grader.isolate import host_rounds
 from grader.isolate.host_rounds import HostRounds
 from tests import forked, trials
 from tests.harness import model_answer
@@ -61,3 +62,18 @@ def test_no_state_of_a_right_answer_is_called_wrong(id):
 
 def test_to_follow_a_function_imports_no_compiler_of_pytorchs() -> None:
     assert not HostRounds._should_skip_dynamo()  # else torch._dynamo, 2 s in each worker
+
+
+def test_what_a_loop_carries_in_a_container_is_found_and_no_class_of_the_file_is_asked() -> None:
+    class Own(dict):
+        def items(self):
+            raise AssertionError("code of the submission runs unseen")
+
+    class Key:
+        def __repr__(self):
+            raise AssertionError("code of the submission runs unseen")
+
+    own = Own()
+    held = {"state": (1, 2), "by_name": {"m": 3, Key(): 4}, "own": own, "other": [5]}
+    found = dict(host_rounds._flat(held, {"state", "by_name", "own"}))
+    assert found == {"state[0]": 1, "state[1]": 2, "by_name['m']": 3, "own": own, "other": [5]}

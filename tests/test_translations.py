@@ -48,7 +48,7 @@ SAID = {
     "bounds_of_fractions": "bounds of a loop must be integers",
     "dim_for_axis": "Triton calls it axis",
     "method_of_an_argument_that_is_1": "an argument that is 1",
-    "field_of_a_constexpr": "name it first",
+    "field_of_a_constexpr": "give it a name of its own",
     "recursion": "cannot call itself",
     "launch_without_a_grid": "launched with its grid",
     "grid_of_a_number": "a grid is a tuple",

@@ -235,6 +235,9 @@ def test_nine_measurements_took_a_gpu_as_long_as_the_page_says():
     row = "| {} s, {} s, {} s, {} s |".format(*done[1])
     row += f" {after['had_for_measuring_percent']:.0f} % | {after['busy_percent']:.0f} % |"
     assert f"{row} {3600 / each_s:.0f} |" in (ROOT / "docs" / "instructors.md").read_text()
+    assert "took {} and {} s in two fresh".format(*record["first_go_of_p04_s"]["seconds"]) in WORDS
+    launch = record["first_launch_of_p04_s"]["seconds"]
+    assert f"a first launch takes {min(launch)} to {max(launch)} s since" in WORDS
     for run in (before, after):
         full = {p: row["possible"] for p, row in alone["problems"].items()}
         assert {p: set(points) for p, points in run["points"].items()} == {

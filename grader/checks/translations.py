@@ -127,13 +127,13 @@ _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"'(int|float)' object has no attribute '_flatten_ir'",
-        "a field of a constexpr is a number of Python: name it first, as in R: tl.constexpr ="
-        " T.rows",
+        "a field of a constexpr is a plain Python number: give it a name of its own first, such as"
+        " R: tl.constexpr = T.rows",
     ),
     (
         r"CompilationError: AttributeError: '(int|float)' object has no attribute",
-        "a constexpr, and an argument that is 1, is a number of Python without methods: write"
-        " tl.cast(n, tl.int64) for n.to(tl.int64)",
+        "a constexpr, or an argument equal to 1, is a plain Python number and has no methods: write"
+        " tl.cast(n, tl.int64) instead of n.to(tl.int64)",
     ),
     (r"KeyError: [\w.<>]+__", "a function of a kernel cannot call itself: write a loop instead"),
     (

@@ -50,8 +50,7 @@ def main() -> None:
 def import_ahead(*, gradients: bool) -> None:
     """Do what Triton does at the first launch, and import what torch does for `gradients`.
 
-    Triton makes a digest of all its files, its library of some 300 MB among them, by which it
-    knows what it compiled.
+    Triton knows what it compiled by a digest of all its own files: hundreds of megabytes.
     """
     with contextlib.suppress(Exception):  # which no kernel of a submission needs
         importlib.import_module("triton.compiler.code_generator")

@@ -35,7 +35,7 @@ class Watch:
         self._launch = 0  # the line that launches
         self._grid = 1, 1, 1
         self._races = Races()
-        self._told: list[tuple[int, str]] = []  # by race, the line and what races in words
+        self._said: list[tuple[int, str]] = []  # by race, the line and what races in words
         self._reached: list[set[int]] = []  # by race, the storages that it may have changed
 
     def __call__(self, event: events.Event) -> Any:
@@ -49,13 +49,13 @@ class Watch:
         if isinstance(event, events.Launched):
             self._launch, self._grid = running_line(self._path), event.grid
         self._races(event)
-        for race in self._races.found[len(self._told) :]:
+        for race in self._races.found[len(self._said) :]:
             text = (
                 f"programs of one launch race for {race.name}; program"
                 f" {place_in(self._grid, race.program)} {race.does} an element that program"
                 f" {place_in(self._grid, race.writer)} stores to"
             )
-            self._told.append((self._line(race.place), text))
+            self._said.append((self._line(race.place), text))
             self._reached.append({race.storage})
         if isinstance(event, events.Flowed) and self._reached:
             both = event.sources, event.targets
@@ -69,7 +69,7 @@ class Watch:
         Of several that reach the same results the first.
         """
         found: dict[tuple[str, ...], tuple[int, str]] = {}
-        for race, reached in zip(self._told, self._reached, strict=True):
+        for race, reached in zip(self._said, self._reached, strict=True):
             names = tuple(name for name, t in results.items() if storage_of(t) in reached)
             found.setdefault(names, race)
         return [(line, text[:_MOST], list(names)) for names, (line, text) in found.items() if names]
