@@ -47,7 +47,7 @@ SAID = {
     "exponential_of_an_integer": ".to(tl.float32)",
     "bounds_of_fractions": "bounds of a loop must be integers",
     "dim_for_axis": "Triton calls it axis",
-    "method_of_an_argument_that_is_1": "an argument that is 1",
+    "method_of_an_argument_that_is_1": "an argument equal to 1",
     "field_of_a_constexpr": "give it a name of its own",
     "recursion": "cannot call itself",
     "launch_without_a_grid": "launched with its grid",
