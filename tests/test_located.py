@@ -84,7 +84,7 @@ SLIPS = {
     "x loaded for nothing": (
         ("p02", "plain"),
         ("x_tile.to(tl.float32) * w_tile", "w_tile.to(tl.float32) * w_tile"),
-        ("INPUT-NEVER-READ", None, ""),
+        ("INPUT-NEVER-READ", 6, "products ="),
     ),
     "the row stride of k for v": (
         ("p06", "layouts"),

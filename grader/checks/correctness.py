@@ -35,13 +35,13 @@ _ELEMENT_FLOOR = {"fp16": 4.0, "bf16": 4.0, "tf32": 4.0, "fp32": 16.0}
 # Careful people divide by running_sum + 1e-6. The sum is at least 1, the weight of the maximum;
 # backward that error is in P, by way of lse, and in delta.
 _DENOMINATOR = 1e-6
-# Backward, P is recomputed from an lse that is stored in fp32: a relative error of its roundoff
-# times |lse| in every P, once in natural and once in log2 units.
-_LSE_FLOOR = 3.0
-# Forward, a score is the rounded sum of head_dim products, scaled, and rounded again as a
-# difference from the maximum: a relative error of its roundoff times |score| in every P. The honest
-# result has it too, but on a few rows it may come out near 0.
+# A score is the rounded sum of head_dim products, scaled, and rounded again as a difference from the
+# maximum or from lse: a relative error of its roundoff times |score| in every P. The honest result
+# has it too, but on a few rows it may come out near 0.
 _SCORE_FLOOR = 3.0
+# Backward, that lse was stored in fp32 as well: its roundoff times |lse|, once in natural and once
+# in log2 units.
+_LSE_FLOOR = 3.0
 # The honest row sum is the truth rounded once, and so is every right answer. Who adds up n products
 # one by one, as a loop over columns or `tl.dot` on a GPU does, rounds n times: a random walk, of
 # which sqrt(n) units are about three standard deviations.
@@ -221,7 +221,8 @@ def _allowed(
     relative = _DENOMINATOR
     floor, norm_floor = _ELEMENT_FLOOR[precision], _NORM_FLOOR[precision]
     if name.startswith("d"):
-        relative = 2.0 * _DENOMINATOR + _LSE_FLOOR * UNIT_ROUNDOFF["fp32"] * largest
+        relative *= 2.0
+        relative += (_SCORE_FLOOR + _LSE_FLOOR) * UNIT_ROUNDOFF["fp32"] * largest
     elif name == "out":
         relative += _SCORE_FLOOR * UNIT_ROUNDOFF["fp32"] * largest
     elif name == "y":  # a sum of fp32 products, rounded once: the terms carry fp32 roundoff only

@@ -223,9 +223,11 @@ def _faults(run: Run, problem_id: str, entry: Hostile) -> list[str]:
     if result.duration_s > allowed_s:
         faults.append(f"{result.duration_s:.1f} s, expected at most {allowed_s:.0f} s")
     tricks = {trick.check: trick for trick in entry.tricks}
+    products = {c.id for c in load_problem(problem_id).checks if c.judges == "products"}
     for check in result.checks if tricks else ():
         trick = tricks.get(check.id)
-        verdicts = trick.verdicts if trick else ("pass",)
+        seen = entry.policy or check.id not in products  # who audits operators counts products
+        verdicts = trick.verdicts if trick else ("pass" if seen else "not-measured",)
         name = trick.name if trick else f"no trick ({check.id})"
         if check.verdict not in verdicts:
             told = _told(check)
