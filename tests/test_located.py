@@ -228,6 +228,16 @@ SLIPS = {
         ('    safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)  # (BLOCK_M,)\n', ""),
         ("NAN-FROM-INF-MINUS-INF", 2, ""),
     ),
+    "a sum that is never set again": (
+        ("p03", "plain"),
+        ("        running_sum = running_sum * rescale + tl.sum(p, 1)\n", ""),
+        ("SUM-OUT-OF-RANGE", 4, "running_sum = tl.zeros("),
+    ),
+    "a sum to which nothing is added": (
+        ("p03", "plain"),
+        ("running_sum * rescale + tl.sum(p, 1)", "running_sum * rescale"),
+        ("SUM-OUT-OF-RANGE", 4, "running_sum = running_sum * rescale"),
+    ),
     "one of two addresses left as it was given": (
         ("p02", "w_stride"),
         ("        w_ptrs = w_ptr + col_ids * stride_wn\n", ""),

@@ -238,9 +238,10 @@ class Casebook:
             # What is seen at a line has nothing to do with a step that feeds nothing into it.
             step = step if source.reaches(found.spot, step) else None
         places, spots = tuple(sorted(cases)), [s.spot for s in self._lines_of(found)]
-        # Where the state parts says more than a line of which nothing is known to be wrong.
+        # Where the state parts says more than a line of which nothing is known to be wrong, or
+        # which divides by what the state came to.
         of_state = any(found.spot == state.spot for state in self._states.values())
-        first = found.spot.located or found.spot.part or of_state
+        first = found.spot.located or found.spot.part not in ("", "divisor") or of_state
         spots.insert(0 if first else len(spots), found.spot)
         if source and found.spot.part == "pointer" and not found.spot.line:
             spots.append(Spot(source.replacing(found.spot.of), located=True))

@@ -35,9 +35,9 @@ _ELEMENT_FLOOR = {"fp16": 4.0, "bf16": 4.0, "tf32": 4.0, "fp32": 16.0}
 # Careful people divide by running_sum + 1e-6. The sum is at least 1, the weight of the maximum;
 # backward that error is in P, by way of lse, and in delta.
 _DENOMINATOR = 1e-6
-# A score is the rounded sum of head_dim products, scaled, and rounded again as a difference from the
-# maximum or from lse: a relative error of its roundoff times |score| in every P. The honest result
-# has it too, but on a few rows it may come out near 0.
+# A score is the rounded sum of head_dim products, scaled, and rounded again as a difference from
+# the maximum or from lse: a relative error of its roundoff times |score| in every P. The honest
+# result has it too, but on a few rows it may come out near 0.
 _SCORE_FLOOR = 3.0
 # Backward, that lse was stored in fp32 as well: its roundoff times |lse|, once in natural and once
 # in log2 units.

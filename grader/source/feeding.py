@@ -52,11 +52,11 @@ class Spot:
     with "launch" also where a launch passes it, with "grid" also the grid of that, as in
     "address+mask+grid", or one of these alone; "a|b" is b where a leads to no line. Of a loop it is
     its "bounds", or what decides in it, "branch". "before" or "after" says that the first positions
-    are wrong, or the last: those that a branch decides, or those of an access. "index" is what the
-    line takes one out of, "value" all that it reads; "weights" and "scale" are looked for in a
-    step: see grader/source/statements.py. `of` is the name of a pointer, where the line accesses
-    several, or works with what was loaded from one. `through` are lines of the function that called
-    the one with the line, where several do and that is known.
+    are wrong, or the last: those that a branch decides, or those of an access. "divisor" is what
+    the line divides by, "index" what it takes one out of, "value" all that it reads; "weights" and
+    "scale" are looked for in a step: see grader/source/statements.py. `of` is the name of a
+    pointer, where the line accesses several, or works with what was loaded from one. `through` are
+    lines of the function that called the one with the line, where several do and that is known.
     """
 
     line: int = 0
@@ -214,6 +214,9 @@ class _Slice:
             own = [one for name, one in found if _is_of(name, self._spot.of)]
             if found or (part == "mask" and calls_in(inner) & ACCESSES):
                 return own or [one for _, one in found], True
+        if "divisor" in self._parts:
+            nodes = [n for n in ast.walk(inner) if isinstance(n, ast.BinOp)]
+            return [n.right for n in nodes if isinstance(n.op, ast.Div)], False
         if "index" in self._parts:
             return [n.value for n in ast.walk(inner) if isinstance(n, ast.Subscript)], False
         return read_by(inner), False

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 
 from grader.source.expressions import assigned_by, calls_in, names_in
-from grader.source.functions import assigned_in
+from grader.source.functions import assigned_in, lines_setting
 from grader.source.loops import function_at, nodes_of
 
 _SCALE = re.compile("scale|LOG2_E|LN_2")
@@ -48,6 +48,35 @@ def replacing(
             if made and not any(_reads(value, pointer) for value in made.values()):
                 return max(made)
     return 0
+
+
+def left_as_given(
+    tree: ast.Module,
+    given: Mapping[int, int],
+    step_at: Callable[[int], int | None],
+    makes: Mapping[str, int],
+    starts: Mapping[int, int],
+) -> dict[int, tuple[int, str]]:
+    """Return the given lines whose name a step is to set again and does not: that, and the name.
+
+    A line is `given` for a step, or lies before the step that `makes` the name, in its function.
+    `starts` are the first lines of the steps.
+    """
+
+    def step_for(name: str, line: int) -> int | None:
+        step = makes.get(name, 0)
+        start = starts.get(step, 0)
+        before = line < start and step_at(line) is None
+        return step if before and function_at(tree, start) is function_at(tree, line) else None
+
+    nodes = nodes_of(tree, ast.Assign)
+    names = [(n.lineno, name) for n in nodes for name in assigned_by(n)]
+    found = [(n, given.get(n) or step_for(name, n), name) for n, name in names]
+    return {
+        n: (step, name)
+        for n, step, name in found
+        if step and step not in {step_at(other) for other in lines_setting(tree, n, name)}
+    }
 
 
 def _reads(value: ast.AST | None, pointer: str) -> bool:

@@ -19,7 +19,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 from grader.base.regular_file import open_below
-from grader.source.expressions import assigned_by
 from grader.source.feeding import MOST_FEEDING, Follow, Spot, is_decided, lines_feeding, works_with
 from grader.source.functions import (
     Exchanged,
@@ -34,7 +33,7 @@ from grader.source.policy.rules import violations
 from grader.source.policy.violation import Violation
 from grader.source.reading import TooCostly, limited, try_parser
 from grader.source.signature import binds, look_alike, signature_difference
-from grader.source.statements import making, replacing
+from grader.source.statements import left_as_given, making, replacing
 from grader.source.steps import (
     code_of_steps,
     defaults_of_steps,
@@ -114,14 +113,12 @@ class Source:
     @functools.cached_property
     def left_as_given(self) -> dict[int, tuple[int, str]]:
         """The given lines that stand for a step: that, and a name which it does not set again."""
-        steps = defaults_of_steps(self._text) if self.has_steps and self.tree else {}
-        nodes = ast.walk(self.tree) if steps else ()
-        given = [n for n in nodes if isinstance(n, ast.Assign) and n.lineno in steps]
-        names = [(n.lineno, name) for n in given for name in assigned_by(n)]
-        return {n: (steps[n], name) for n, name in names if not self._sets(steps[n], name, n)}
-
-    def _sets(self, step: int, name: str, line: int) -> bool:
-        return any(self.step_at(n) == step for n in lines_setting(self.tree, line, name))
+        if not self.has_steps or not self.tree:
+            return {}
+        steps = enumerate(load_problem(self.problem_id).steps, start=1)
+        makes = {name: number for number, step in steps for name in step.shapes}
+        starts = {step: first for step, (first, _) in step_regions(self._text).items()}
+        return left_as_given(self.tree, defaults_of_steps(self._text), self.step_at, makes, starts)
 
     def step_of_loops_at(self, line: int) -> int | None:
         """Return the step in which all loops around `line` lie whole; None where there is none."""

@@ -28,6 +28,14 @@ def nan(trace: Trace) -> Sighting | None:
     return None
 
 
+def by_zero(trace: Trace) -> Sighting | None:
+    """A division by a sum to which nothing was added, where no NaN came into it."""
+    line, before = trace.count(Counter.ZERO_LINE), trace.count(Counter.NAN_OPERATION)
+    if not line or before not in (0, _DIVISION):
+        return None
+    return Sighting("SUM-OUT-OF-RANGE", line, variant="zero", part="divisor")
+
+
 def unwritten(trace: Trace) -> Sighting | None:
     """A load of what nobody has stored yet: all numbers that follow are made of it."""
     line = trace.count(Counter.UNWRITTEN_LINE)

@@ -30,7 +30,7 @@ _PRODUCTS = frozenset(
     )
 )
 _EXPONENTIALS = ("math.exp", "math.exp2")
-_PRODUCT, _CHOICE, _DIFFERENCE = "arith.mulf", "arith.select", "arith.subf"
+_PRODUCT, _QUOTIENT, _CHOICE, _DIFFERENCE = "arith.mulf", "arith.divf", "arith.select", "arith.subf"
 _SUMS = ("arith.addf", _DIFFERENCE)
 _HIDDEN = -1e4
 _COUNTS = 1e-3  # of the largest weight beside it
@@ -229,7 +229,7 @@ def _shows(result: Tensor, note: Note, keys: int) -> Tensor | None:
 
 
 class Nans:
-    """Counts the kinds of operations by which NaN came out of operands without.
+    """Counts the kinds of operations by which NaN came out of operands without; divisions by 0.
 
     Lanes of no query, of a last tile that reaches past the end, are left out: what comes out there
     is stored nowhere, and right kernels have NaN in them.
@@ -245,7 +245,8 @@ class Nans:
         if not type.is_float:
             return
         found = result.isnan()
-        if not bool(found.any()):
+        by_zero = event.operands[1] == 0 if event.op.name == _QUOTIENT else None
+        if not bool(found.any()) and (by_zero is None or not bool(by_zero.any())):
             return
         someone = torch.ones((1,) * (len(type.shape) + 1), dtype=torch.bool)
         for axis, rows in enumerate(axes):
@@ -253,6 +254,8 @@ class Nans:
                 sizes = [1] * len(type.shape)
                 sizes[axis] = rows.ids.shape[1]
                 someone = someone & (rows.ids != -1).reshape(-1, *sizes)
+        if by_zero is not None and bool((by_zero & someone).any()):
+            self._record.note_line(Counter.ZERO_LINE)
         found = found & someone
         born = _any(found)
         for value, own in zip(event.operands, types, strict=True):
