@@ -47,7 +47,8 @@ def green(problem: Problem, step: int, checks: Iterable[str] | None = None) -> s
     names = [c.id for c in problem.checks if not c.compiles]
     counted = checks is None or WORK in checks
     needed = {name for name in names if counted and name in problem.rests_on.work}
-    wanted = [name for name in names if checks is None or name in {*checks, *needed}]
+    before = {problem.check(name).needs for name in checks or () if name != WORK}
+    wanted = [name for name in names if checks is None or name in {*checks, *needed, *before}]
     with mock.patch.object(harness, "Casebook", trials.NoNames):
         judged = judge(source, problem, checks=wanted, enough=trials.last_is_wrong)
     passed = {name for name in wanted if judged.of(name).verdict is Verdict.PASS}

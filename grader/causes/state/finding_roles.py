@@ -33,7 +33,8 @@ def find_roles(rounds: Rounds, oracle: Oracle, where: Sequence[int], tolerance: 
     own = dataclasses.replace(
         true, states=oracle.own, rows=oracle.rows & ~oracle.unknown, strayed=np.zeros_like(strayed)
     )
-    finders = [_Finder(rounds, tuple(where), measure) for measure in (own, true)]
+    measures = (own, true) if own.rows.any() else (true,)
+    finders = [_Finder(rounds, tuple(where), measure) for measure in measures]
     found = max((finder.find() for finder in finders), key=lambda f: f.good)
     return _compared(found, true)
 
