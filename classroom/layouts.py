@@ -200,16 +200,8 @@ def _of_gradescope(folder: Path, matching: Matching) -> _Read:
     return found, notes
 
 
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """One of the files that a platform delivers side by side: whose, and the name that it had."""
-
-    entry: os.DirEntry
-    student: str
-    source: str
-    own_name: str
-    number: int = 0
-    said: tuple[str, ...] = ()
+# One of the files that a platform delivers side by side, and the name that the student gave it.
+_Part = tuple[Found, str]
 
 
 def _of_platform(
@@ -226,9 +218,9 @@ def _of_platform(
         if isinstance(part, str):
             notes.append(f"{shown(entry.name)} {part}: left out")
         elif entry.is_file(follow_symlinks=False):
-            files.setdefault((part.student, part.source), []).append(part)
+            files.setdefault((part[0].student, part[0].source), []).append(part)
         else:
-            found += _in_folder(Found(part.student, Path(entry.path), entry.name, part.source))
+            found += _in_folder(part[0])
     for parts in files.values():
         found += _in_files(parts, work)
     return found, notes
@@ -239,7 +231,8 @@ def _of_moodle(entry: os.DirEntry, matching: Matching) -> _Part | str:
     if match is None or match[3] == "onlinetext" or _named_as_in(entry) != "Moodle":
         return "is no submission of files"
     student = matching.student(match[2], "number") or match[2]
-    return _Part(entry, student, f"{match[1]}_{match[2]}", match[4])
+    one = Found(student, Path(entry.path), entry.name, f"{match[1]}_{match[2]}")
+    return one, match[4]
 
 
 def _of_canvas(entry: os.DirEntry, matching: Matching) -> _Part | str:
@@ -259,35 +252,33 @@ def _of_canvas(entry: os.DirEntry, matching: Matching) -> _Part | str:
     if student is None and name in _TEST_STUDENTS:
         return "is of Canvas's test student"
     said = ("Canvas says that it is late",) * (len(name) < first.start())
-    return _Part(entry, student or first[1], f"{name}_{first[1]}", first[3], int(first[2]), said)
+    whose = student or first[1], Path(entry.path), entry.name, f"{name}_{first[1]}"
+    return Found(*whose, number=int(first[2]), notes=said), first[3]
 
 
 def _in_files(parts: list[_Part], work: Path) -> Iterator[Found]:
     """Give each archive, and the other files of a student together."""
-    parts = sorted(parts, key=lambda part: part.number)
-    said = next((part.said for part in parts if part.said), ())
-    archives = [part for part in parts if is_archive(part.own_name)]
-    loose = [part for part in parts if part not in archives]
-
-    def found(part: _Part, path: Path, number: int) -> Found:
-        return Found(part.student, path, part.entry.name, part.source, None, number, said)
-
-    for part in archives:
-        yield found(part, Path(part.entry.path), part.number)
+    parts = sorted(parts, key=lambda part: part[0].number)
+    said = next((one.notes for one, _ in parts if one.notes), ())
+    parts = [(dataclasses.replace(one, notes=said), name) for one, name in parts]
+    archives = [one for one, name in parts if is_archive(name)]
+    loose = [(one, name) for one, name in parts if not is_archive(name)]
+    yield from archives
     folder = _gathered(loose, work)
     if not archives or holds_answers(folder):  # the archives may be of something else
-        yield found(loose[0], folder, -1 if archives else loose[-1].number)
+        number = -1 if archives else loose[-1][0].number
+        yield dataclasses.replace(loose[0][0], path=folder, number=number)
 
 
 def _gathered(parts: list[_Part], work: Path) -> Path:
     """Return a folder with files under the names that the student gave them; the last stays."""
     folder = Path(tempfile.mkdtemp(dir=work)) / "the files handed in"  # as messages call it
     folder.mkdir()
-    for part in parts:
-        target = folder / part.own_name
+    for one, name in parts:
+        target = folder / name
         try:
             target.unlink(missing_ok=True)
-            copy_regular(Path(part.entry.path), target)
+            copy_regular(one.path, target)
         except OSError as error:  # else reading the submission says what is missing
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise

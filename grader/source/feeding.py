@@ -54,7 +54,7 @@ class Spot:
     its "bounds", or what decides in it, "branch". "before" or "after" says that the first positions
     are wrong, or the last: those that a branch decides, or those of an access. "divisor" is what
     the line divides by, "index" what it takes one out of, "value" all that it reads; "weights" and
-    "scale" are looked for in a step: see grader/source/statements.py. `of` is the name of a
+    "scale" are looked for in a step: see grader/source/origins.py. `of` is the name of a
     pointer, where the line accesses several, or works with what was loaded from one. `through` are
     lines of the function that called the one with the line, where several do and that is known.
     """

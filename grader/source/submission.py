@@ -19,6 +19,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from grader.base.regular_file import open_below
+from grader.source.entry_point import binds, look_alike, raised_at, signature_difference
 from grader.source.feeding import MOST_FEEDING, Follow, Spot, is_decided, lines_feeding, works_with
 from grader.source.functions import (
     Exchanged,
@@ -29,11 +30,10 @@ from grader.source.functions import (
 )
 from grader.source.given_imports import bad_import
 from grader.source.loops import is_head_of_loop, is_turned, loops_around
+from grader.source.origins import left_as_given, making, replacing
 from grader.source.policy.rules import violations
 from grader.source.policy.violation import Violation
 from grader.source.reading import TooCostly, limited, try_parser
-from grader.source.signature import binds, look_alike, signature_difference
-from grader.source.statements import left_as_given, making, replacing
 from grader.source.steps import (
     code_of_steps,
     defaults_of_steps,
@@ -42,7 +42,6 @@ from grader.source.steps import (
     lines_of_text,
     step_regions,
 )
-from grader.source.unfinished import raised_at
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.problem import Problem, load_problem
 
@@ -163,7 +162,7 @@ class Source:
     ) -> tuple[int, tuple[int, ...]] | None:
         """Return the line of the statement of a step that makes a result, and lines it depends on.
 
-        See `grader.source.statements`. None where several do.
+        See `grader.source.origins`. None where several do.
         """
         lines, tree = self.lines_of_step(step), self.tree
         if lines is None or tree is None:

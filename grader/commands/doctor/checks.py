@@ -119,15 +119,10 @@ def gpu(m: Machine) -> tuple[str, ...]:
     without = "kernels run on the CPU, speed is not measured"
     if m.has_gpu:
         return WARNING, f"there is one, and torch cannot use it: {without}", "see torch, driver"
-    if _nvidia_card(m):
+    listed = (m.read("/proc/bus/pci/devices") or "").splitlines()
+    if any(re.match(r"\S+\s+10de", row, re.IGNORECASE) for row in listed):  # the vendor's number
         return WARNING, f"an NVIDIA card without a driver: {without}", f"install {_NVIDIA}"
     return OK, f"none: {without}"
-
-
-def _nvidia_card(m: Machine) -> bool:
-    """Whether /proc/bus/pci/devices lists a device of NVIDIA's (vendor 10de)."""
-    listed = m.read("/proc/bus/pci/devices") or ""
-    return any(re.match(r"\S+\s+10de", row, re.IGNORECASE) for row in listed.splitlines())
 
 
 def driver(m: Machine) -> tuple[str, ...]:
@@ -269,21 +264,11 @@ def bubblewrap(m: Machine) -> tuple[str, ...]:
     return OK, found
 
 
+# By what the report calls them, in its order.
 CHECKS = {
-    "python": python,
-    "system": system,
-    "set-up": set_up,
-    "packages": packages,
-    "torch": torch,
-    "triton": triton,
-    "gpu": gpu,
-    "driver": driver,
-    "compiler": compiler,
-    "memory": memory,
-    "disk": disk,
-    "folders": folders,
-    "variables": variables,
-    "terminal": terminal,
-    "bubblewrap": bubblewrap,
-    "clock": clock,
-}
+    check.__name__.replace("_", "-"): check
+    for check in (
+        python, system, set_up, packages, torch, triton, gpu, driver, compiler, memory, disk,
+        folders, variables, terminal, bubblewrap, clock,
+    )
+}  # fmt: skip

@@ -1,1 +1,1 @@
-"""`lint`: what the source policy refuses."""
+"""`predict`: how long kernels would take on GPUs that need not be there."""

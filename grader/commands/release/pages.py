@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from pathlib import PurePosixPath
 
 from grader.spec.problem import ManifestError, Problem
 from grader.spec.trace_record import TRACED
@@ -30,10 +31,12 @@ _WITH = re.compile(
     r"^<!-- with (p\d\d) -->\n(.*?)^<!-- end of \1 -->\n\n?", re.MULTILINE | re.DOTALL
 )
 _LEFT_OVER = re.compile(r"<!-- (?:end of )?(?:course|p\d\d) -->|<!-- (?:students:|with p)")
-_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
-# Code between backquotes comes first: `kernel[grid](...)` is no link.
-_CODE_OR_LINK = re.compile(r"(?P<code>(?<!`)`(?:[^`\n]|\n(?!\n))+`)|" + _LINK.pattern)
+# Code comes first, in blocks and between backquotes: `kernel[grid](...)` is no link.
+_CODE_OR_LINK = re.compile(
+    r"(?P<code>^```.*?^```$|(?<!`)`(?:[^`\n]|\n(?!\n))+`)|" + _LINK.pattern,
+    re.MULTILINE | re.DOTALL,
+)
 _COURSE_LINES = re.compile(r"^# course\n.*?^# end of course\n", re.MULTILINE | re.DOTALL)
 _MAKE_STUDENTS = re.compile(r"^#students: ?(.*\n)", re.MULTILINE)
 _PHONY = re.compile(r"^\.PHONY: (.*)$", re.MULTILINE)
@@ -86,7 +89,7 @@ def pictures(text: str, path: str) -> set[str]:
 
 def with_links(text: str, path: str, present: Collection[str]) -> str:
     """Return a page whose links lead to files of the release; others become plain text."""
-    folders = {parent for name in present for parent in _parents(name)}
+    folders = {str(parent) for name in present for parent in PurePosixPath(name).parents[:-1]}
 
     def linked(found: re.Match[str]) -> str:
         if found["code"]:
@@ -101,7 +104,7 @@ def with_links(text: str, path: str, present: Collection[str]) -> str:
             return ""
         return f"{words} (comes later)" if _PROBLEM.match(place + "/") else words
 
-    return _outside_of_code(text, lambda prose: _CODE_OR_LINK.sub(linked, prose))
+    return _CODE_OR_LINK.sub(linked, text)
 
 
 def with_commands(text: str, problems: Sequence[str]) -> str:
@@ -198,16 +201,3 @@ def spoken(names: Sequence[str]) -> str:
 def _place(path: str, target: str) -> str:
     plain = target.partition("#")[0]
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), plain)) if plain else path
-
-
-def _parents(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:n]) for n in range(1, len(parts))]
-
-
-def _outside_of_code(text: str, change: Callable[[str], str]) -> str:
-    parts, end = [], 0
-    for fence in _FENCE.finditer(text):
-        parts += [change(text[end : fence.start()]), fence[0]]
-        end = fence.end()
-    return "".join([*parts, change(text[end:])])
