@@ -81,6 +81,11 @@ SLIPS = {
         ("q = load_tile(q_ptr,", "q = load_tile(v_ptr,"),
         ("INPUT-NEVER-READ", 1, "q = load_tile(v_ptr,"),
     ),
+    "weights of one address": (
+        ("p02", "plain"),
+        ("w_ptr + col_ids * stride_wn", "w_ptr + col_mask * stride_wn"),
+        ("WRONG-STRIDE", 5, "w_ptrs = w_ptr + col_mask"),
+    ),
     "x loaded for nothing": (
         ("p02", "plain"),
         ("x_tile.to(tl.float32) * w_tile", "w_tile.to(tl.float32) * w_tile"),

@@ -74,7 +74,7 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
         ):
             what, got, due = "columns", row["along"], row["column_stride"]
             variant = "" if got == 1 else "of_rows"
-        elif row["along"] == 0 != row["column_stride"]:
+        elif row["along"] == 0 != row["column_stride"] or (name == "w" and across == 0 != stride):
             variant = "of_one_column"
         elif across == 0 != stride and case.seqlen_q % row["size"] != 1 and name == "q":
             variant = "of_one_row"  # no row that is clamped to the last
