@@ -12,7 +12,7 @@ from grader.isolate.predicted import CHIPS, like, predicted_call, timed_case
 from grader.kernel.compile.layouts import UnknownLayout, accessed, bases_of, elements
 from grader.kernel.compile.listing import Listing, read
 from grader.kernel.compile.requests import requests
-from grader.kernel.compile.stages import Kept
+from grader.kernel.compile.stages import CachedKernel
 from grader.kernel.machine.ttir import Operation, Place
 from grader.kernel.machine.visits import Seen, addressed
 from grader.report import predicted as words
@@ -231,12 +231,15 @@ def test_what_a_check_compiles_is_predicted_as_large_as_what_is_timed():
 
 
 def test_code_is_kept_beside_the_figures_and_damage_is_noticed(tmp_path):
-    kept, made = Kept(tmp_path / "a.json"), {"ttgir": "tt.func \u00e9", "cubin": b"\x7fELF\0"}
-    assert kept.read_code() == {}
-    kept.write_code(made)
-    assert kept.read_code() == made
+    cached, made = (
+        CachedKernel(tmp_path / "a.json"),
+        {"ttgir": "tt.func \u00e9", "cubin": b"\x7fELF\0"},
+    )
+    assert cached.read_code() == {}
+    cached.write_code(made)
+    assert cached.read_code() == made
     (tmp_path / "a.code").write_bytes(b"no code")
-    assert kept.read_code() == {}
+    assert cached.read_code() == {}
 
 
 ACCESS = {"file": "", "line": 41, "kind": "load", "sectors": 32, "least": 4, "lane_bytes": 4}

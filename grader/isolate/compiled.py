@@ -121,7 +121,7 @@ def _compile(
     calls: Sequence[Call],
     capability: int,
     timeout_s: float,
-    kept: Path | None,
+    cache: Path | None,
     predicts: Call | None,
     begins: Callable[[int], None],
 ) -> Compiled:
@@ -139,7 +139,7 @@ def _compile(
             problem.entry,
             device="cpu",
             role="compile",
-            kernels=kept or Path("cache"),
+            kernels=cache or Path("cache"),
             capability=capability,
             predicts=predicts is not None,
         ) as sandbox:

@@ -29,8 +29,8 @@ from grader.kernel.dispatch import DispatchMode
 from grader.kernel.lines import kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.engine import unseen
-from grader.kernel.machine.kept import Kept
 from grader.kernel.machine.ttir import NotMeasured
+from grader.kernel.machine.ttir_cache import TtirCache
 from grader.spec.protocol import Reply, Status
 
 _MOST_VALUES = 32  # of one question, whose answer is a reply; operators.py refuses more
@@ -244,8 +244,8 @@ class Planner(serving.Worker):
         """Note launches from now on, also those of the import."""
         self.recorder = self.launches = Recorder(self.path)
         folder = self.settings.get("translated")
-        kept = Kept(Path(folder), self.path) if folder else None
-        capture.install(self.recorder.launch, kept=kept)
+        cache = TtirCache(Path(folder), self.path) if folder else None
+        capture.install(self.recorder.launch, cache=cache)
         launches.skip_while_idle(self.recorder)
         readings.install()
         readings.reveal_by(self.recorder.reveal)

@@ -27,8 +27,8 @@ from grader.kernel.compile.chips import MAX_THREADS, Chip
 from grader.kernel.compile.predicting import Predictor
 from grader.kernel.lines import kernel_line
 from grader.kernel.machine import capture
-from grader.kernel.machine.kept import Kept
 from grader.kernel.machine.steps import BadGrid, check_grid
+from grader.kernel.machine.ttir_cache import TtirCache
 from grader.kernel.passed import tensors_of
 
 MAX_KERNELS = 32
@@ -136,8 +136,8 @@ class Recorder:
         try:
             if self._predictor is not None:
                 compile = functools.partial(compile, made_of=made_of)
-                kept = Kept(places[1], self._path)
-                text, by_blocks = kept.made(capture.front_end, source, target, options)
+                cache = TtirCache(places[1], self._path)
+                text, by_blocks = cache.made(capture.front_end, source, target, options)
             figures = compile()
             self._known.add(figures.pop("digest"))
             del figures["lines"]

@@ -30,8 +30,8 @@ MOST_KEPT = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
-    """The file of a kernel, and the lines that its dots have now, None where they are as kept."""
+class CachedKernel:
+    """The file of a kernel, and the lines that its dots have now, None where they are as cached."""
 
     path: Path
     lines: list[int] | None = None
@@ -121,7 +121,7 @@ def figures_of(
     its lines. NVIDIA's assembler writes to `log`.
     """
     text = _digest(source.hash(), options | {"target": target})
-    same_text = kept = Kept(folder / f"{text}.json")
+    same_text = cached = CachedKernel(folder / f"{text}.json")
     if made_of is not None:
         made_of |= same_text.read_code()
     is_known = made_of is None or "cubin" in made_of
@@ -133,8 +133,8 @@ def figures_of(
         if not figures:
             text = made.str_nodebug() if hasattr(made, "str_nodebug") else str(made)
             digest, lines = _digest(text, metadata), machine_code.dot_lines(str(made), path)
-            kept = Kept(folder / f"{digest}.json", lines)
-            if made_of is None and (found := kept.read()) is not None:
+            cached = CachedKernel(folder / f"{digest}.json", lines)
+            if made_of is None and (found := cached.read()) is not None:
                 same_text.write(found)
                 return found
             figures |= {"digest": digest, "lines": lines}
@@ -156,7 +156,7 @@ def figures_of(
         "scratch": (metadata.get("global_scratch_size"), metadata.get("global_scratch_align")),
         "compile_ms": 1000 * (time.perf_counter() - begun),
     }
-    kept.write(figures)
+    cached.write(figures)
     same_text.write(figures)
     if made_of and "cubin" in made_of:
         same_text.write_code(made_of)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from grader.kernel.machine.kept import Kept
+from grader.kernel.machine.ttir_cache import TtirCache
 from grader.kernel.passed import plain
 
 # What is said of a kernel that only the machine runs: no compiler has counted it.
@@ -57,12 +57,12 @@ class Launch:
 def install(
     run: Callable[[Launch], None],
     make: Callable[..., Kernel] | None = None,
-    kept: Kept | None = None,
+    cache: TtirCache | None = None,
 ) -> None:
     """Call `run` with each launch of this process from now on.
 
     `make` is called with source, target and options of a kernel when Triton would compile it;
-    without it the machine's front end is, unless what it makes is `kept`.
+    without it the machine's front end is, unless `cache` has what it made.
     """
     from triton import compiler
 
@@ -74,7 +74,7 @@ def install(
         key = (source.fn, repr(source.signature), constants, repr(options))
         if key not in known:
             where = source, target, options
-            text, by_blocks = kept.made(front_end, *where) if kept else front_end(*where)
+            text, by_blocks = cache.made(front_end, *where) if cache else front_end(*where)
             made = (source.fn.__name__, text, source.signature, by_blocks)
             held = tuple(source.constants.values())
             known[key] = Kernel(source.fn, *made, held, usage_of(options))

@@ -161,7 +161,7 @@ def test_machine_code_is_disassembled_once_and_again_where_that_is_damaged(folde
     how = {"capabilities": (80,), "kernels": folder, "predicts": CALL}
     with forked_workers():
         compile_calls(Source("p03", SOURCE.encode()), P03, [CALL], **how)
-    codes = [stages.Kept(path).read_code()["cubin"] for path in folder.glob("*.code")]
+    codes = [stages.CachedKernel(path).read_code()["cubin"] for path in folder.glob("*.code")]
     assert len(codes) == len([*folder.glob("*.sass")]) == 2
     monkeypatch.setattr("subprocess.run", None)  # nothing is disassembled again
     (found,) = filter(None, (listing(code, "fill", folder) for code in codes))
@@ -188,5 +188,5 @@ def test_a_grading_keeps_them_and_tells_of_the_chips_that_it_was_asked_for(tmp_p
     assert [kernel.capability for kernel in compiled] == [80, 90, 942]
     assert told == ["compiling for gfx942"]
     kinds = collections.Counter(path.suffix for path in folder.iterdir())
-    assert kinds.pop(".ttir") > 2  # of what the machine ran: tests/test_kept_texts.py
+    assert kinds.pop(".ttir") > 2  # of what the machine ran: tests/test_ttir_cache.py
     assert kinds == {".json": 2 * 3, ".code": 2, ".sass": 2}  # as predicted

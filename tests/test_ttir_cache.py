@@ -13,7 +13,7 @@ from grader.isolate.session import Budget
 from grader.judge.case import CheckCase
 from grader.judge.sessions import Sessions
 from grader.kernel.lines import read_as_written
-from grader.kernel.machine.kept import Kept
+from grader.kernel.machine.ttir_cache import TtirCache
 from grader.source.submission import Source
 from grader.spec.problem import load_problem
 from tests import forked
@@ -73,8 +73,8 @@ class Worker:
                 warnings.warn_explicit("old", UserWarning, str(path), 1)
             return f'loc("{path}":{kernel.starting_line_number}) {text}', self.asked % 2 == 0
 
-        kept = Kept(self.folder / "kept", str(path))
-        found = kept.made(make, source, TARGET, {"num_warps": 4} | (options or {}))
+        cache = TtirCache(self.folder / "kept", str(path))
+        found = cache.made(make, source, TARGET, {"num_warps": 4} | (options or {}))
         assert str(path) in found[0]
         return found[0].replace(str(path), ""), found[1], self.asked > before
 

@@ -36,7 +36,7 @@ class Unknown(Exception):
     """Something of which it is not known here what the front end makes, or does."""
 
 
-class Kept:
+class TtirCache:
     """The texts of kernels of the submission at `path`, in a folder."""
 
     def __init__(self, folder: Path, path: str) -> None:
