@@ -144,3 +144,12 @@ def test_a_step_of_one_pass_with_a_comment_is_empty():
     text = edited(model_answer("p06"), (masked, "pass"))
     assert "pass  # (BLOCK_M,)" in text
     assert Source("p06", text.encode()).lines_of_step(2) is None
+
+
+def test_what_raises_where_sizes_do_not_fit_is_wrong_in_that_step_where_they_do() -> None:
+    change = "weights.to(v.dtype), v_tile)", "weights.to(v.dtype), tile_sum)"
+    text = edited(model_answer("p01"), change)
+    judged = judge(text, load_problem("p01"), checks=("one_tile", "ragged"))
+    assert judged.of("ragged").verdict is Verdict.ERROR
+    assert judged.of("one_tile").verdict is Verdict.FAIL
+    assert judged.of("one_tile").step == 2 and judged.named == set()

@@ -57,7 +57,8 @@ def _located(
     if step is None and result.verdict is Verdict.FAIL:
         step = steps.get(_id(result)) or _of_products(problem, result, source)
         if step is None and message is not None:
-            step, help = _left_undone(source) or (None, message.help)
+            raising = _step_that_raises(results, source)
+            step, help = _left_undone(source) or (raising, message.help)
             message = message.model_copy(update={"help": help})
     if message is not None and step is not None:
         of_check = [f for (check, _), f in findings.cases.items() if check == result.id]
@@ -87,6 +88,13 @@ def _left_undone(source: Source) -> tuple[int, str] | None:
         return None
     ((step, (line, name)),) = left.items()
     return step, f"set {name} in step {step}: it still has the value that line {line} gave it"
+
+
+def _step_that_raises(results: list[CheckResult], source: Source) -> int | None:
+    """Return the one step in which a mistake raises in other checks, whose sizes do not fit it."""
+    errors = [one.message for one in results if one.verdict is Verdict.ERROR and one.message]
+    steps = {source.step_at(message.line) if message.line else None for message in errors}
+    return steps.pop() if len(steps) == 1 else None
 
 
 def _among(
