@@ -241,7 +241,7 @@ SLIPS = {
     "a sum to which nothing is added": (
         ("p03", "plain"),
         ("running_sum * rescale + tl.sum(p, 1)", "running_sum * rescale"),
-        ("SUM-OUT-OF-RANGE", 4, "running_sum = running_sum * rescale"),
+        ("STATE-PARTS", 4, "running_sum = running_sum * rescale"),
     ),
     "one of two addresses left as it was given": (
         ("p02", "w_stride"),

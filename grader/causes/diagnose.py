@@ -73,6 +73,7 @@ class Casebook:
         self._failed: list[Place] = []  # no numbers came out
         self._faults: dict[Place, Sighting] = {}  # of these, how a kernel came outside
         self._seen: dict[Place, Sighting] = {}
+        self._symptoms: dict[Place, Sighting] = {}  # what was seen that may follow of anything
         self._numbers: dict[Place, Sighting] = {}  # what wrong numbers say alone
         self._states: dict[Place, Sighting] = {}  # where that of a program first went wrong
         self._behind = Behind(_MOST_WAITING)
@@ -130,7 +131,7 @@ class Casebook:
 
     def add_seen(self, place: Place, sighting: Sighting) -> None:
         """Take in what the judge saw the kernel do in a case that came out wrong."""
-        self._seen.setdefault(place, sighting)
+        (self._symptoms if sighting.symptom else self._seen).setdefault(place, sighting)
 
     def add_state(self, place: Place, sighting: Sighting) -> None:
         """Take in where the state of a program that was followed first went wrong.
@@ -177,7 +178,8 @@ class Casebook:
             states = [dataclasses.replace(s, implied=everywhere - s.shown) for s in states]
             named = decide(states, self._wrong, self._failed)
         if not named:
-            named = decide(self._told(self._faults), self._faults, self._failed)[:1]
+            last = self._faults or self._symptoms
+            named = decide(self._told(last), last, self._failed)[:1]
         causes = [(found, self._cause(found, cases, source)) for found, cases in named]
         return _joined(causes, source)
 

@@ -7,7 +7,7 @@ import dataclasses
 from grader.causes.diagnose import Casebook
 from grader.causes.rules.fitted_sums import as_read
 from grader.causes.rules.look import astray, look
-from grader.causes.rules.numbers import Rounding, first_nan, in_no_tile, of_state, rounded
+from grader.causes.rules.numbers import Rounding, by_zero, first_nan, in_no_tile, of_state, rounded
 from grader.causes.rules.others import limited, overflow
 from grader.causes.rules.placement import misplaced
 from grader.causes.rules.pointers import outside
@@ -94,6 +94,7 @@ class Looks:
         sighting = sighting or look(called.problem.id, case, trace, result)
         numbers = called.inputs, called.evidence.outputs, called.expected
         sighting = sighting or as_read(case, trace, *numbers)
+        sighting = sighting or by_zero(trace)
         if found is not None and of_dot:
             found, sighting = (None, sighting) if sighting else (found, rounded(case, found))
         if sighting is not None:

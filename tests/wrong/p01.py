@@ -59,7 +59,7 @@ WRONG = (
         ('max starts at zero', 'large_logits', '', ('running_max = torch.full_like(running_sum, -math.inf)', 'running_max = torch.zeros_like(running_sum)')),
         ('second tile on', 'plain', 'OTHER-KEYS', ('range(0, visible_stop, tile_k)', 'range(tile_k, visible_stop, tile_k)')),
         ('every other tile', 'plain', 'OTHER-KEYS', ('range(0, visible_stop, tile_k)', 'range(0, visible_stop, 2 * tile_k)')),
-        ('all but the last tile', 'plain ragged', 'OTHER-KEYS LAST-KEY-TILE-DROPPED', ('range(0, visible_stop, tile_k)', 'range(0, visible_stop - tile_k, tile_k)')),
+        ('all but the last tile', 'plain ragged', 'OTHER-KEYS LAST-KEY-TILE-DROPPED KEYS-NEVER-VISITED', ('range(0, visible_stop, tile_k)', 'range(0, visible_stop - tile_k, tile_k)')),
         ('tiles overlap', 'plain', 'OTHER-KEYS', ('range(0, visible_stop, tile_k)', 'range(0, visible_stop, tile_k // 2)')),
         ('one key fewer a tile', 'plain', 'OTHER-KEYS', ('k_stop = min(k_start + tile_k, visible_stop)', 'k_stop = min(k_start + tile_k - 1, visible_stop)')),
         ('one key more a tile', 'plain', 'OTHER-KEYS', ('k_stop = min(k_start + tile_k, visible_stop)', 'k_stop = min(k_start + tile_k + 1, visible_stop)')),

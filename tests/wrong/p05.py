@@ -33,7 +33,7 @@ WRONG = (
         ("v by the head stride of q", "", "READ-OUTSIDE", (_V, _V.replace("v_strides[1]", "q_strides[1]"))),
         ("batch counted in kv heads for k", "", "READ-OUTSIDE", (_K, "k_ptr += (batch * (num_q_heads // group_size) + kv_head) * k_strides[1]")),
         ("out by the kv head", "", "STORED-ELSEWHERE", (_OUT, _OUT.replace("q_head", "kv_head"), 1), (_KV, ""), ("# >>> step 1: the", "kv_head = q_head // group_size\n    # >>> step 1: the")),
-        ("lse without batch", "groups", "STORED-ELSEWHERE", (_LSE_AT, "lse_ptr += q_head * seqlen")),
+        ("lse without batch", "lse_heads", "STORED-ELSEWHERE", (_LSE_AT, "lse_ptr += q_head * seqlen")),
         ("lse by the kv head", "", "STORED-ELSEWHERE", (_LSE_AT, "lse_ptr += (batch * num_q_heads + q_head // group_size) * seqlen")),
         ("lse by batch times heads", "", "TILE-OUTSIDE", (_LSE_AT, "lse_ptr += (batch + q_head * num_q_heads) * seqlen")),
         ("out without batch", "", "STORED-ELSEWHERE", (_OUT, "out_ptr += q_head * out_strides[1]")),

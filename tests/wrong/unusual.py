@@ -33,7 +33,7 @@ WRONG = (
     ),
     *of(
         "p03-padded_head_dim",
-        ("sum rescaled after the tile was added", "plain ragged", "RESCALE-SUM-LATE", ('den = den * fade + tl.sum(p, 1)', 'den = (den + tl.sum(p, 1)) * fade')),
+        ("sum rescaled after the tile was added", "plain ragged", "RESCALE-SUM-LATE STATE-PARTS", ('den = den * fade + tl.sum(p, 1)', 'den = (den + tl.sum(p, 1)) * fade')),
     ),
     *of(
         "p04-two_tiles_per_program",

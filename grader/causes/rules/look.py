@@ -73,7 +73,6 @@ def _of_attention(
         return
     if "out" in result.wrong:
         yield sums.at_line(trace, Counter.OVER_QUERIES_LINE)
-    yield numbers.by_zero(trace)
     if result.computed_nan:  # the maximum of a key may be -inf, and it is no row's
         yield numbers.nan(trace)
         yield sums.at_line(trace, Counter.INFINITE_LINE)

@@ -33,7 +33,7 @@ def by_zero(trace: Trace) -> Sighting | None:
     line, before = trace.count(Counter.ZERO_LINE), trace.count(Counter.NAN_OPERATION)
     if not line or before not in (0, _DIVISION):
         return None
-    return Sighting("SUM-OUT-OF-RANGE", line, variant="zero", part="divisor")
+    return Sighting("SUM-OUT-OF-RANGE", line, variant="zero", part="divisor", symptom=True)
 
 
 def unwritten(trace: Trace) -> Sighting | None:

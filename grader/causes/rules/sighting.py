@@ -27,9 +27,10 @@ class Sighting:
     known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
     kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
     looks different at different sizes. `outright`: it says more than a known mistake of the same
-    numbers. `pointer` is the name of one, where no figure is. `through` are lines of the kernel
-    in which it shows, where several share the line; `part` is what of the line may be wrong, where
-    more is known than of all with this id.
+    numbers; a `symptom` says less than any other, and may follow of many mistakes. `pointer` is the
+    name of one, where no figure is. `through` are lines of the kernel in which it shows, where
+    several share the line; `part` is what of the line may be wrong, where more is known than of all
+    with this id.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Sighting:
         traced: bool = True,
         of_grid: bool = False,
         outright: bool = False,
+        symptom: bool = False,
         variant: str = "",
         pointer: str = "",
         part: str | None = None,
@@ -49,6 +51,7 @@ class Sighting:
     ) -> None:
         self.id, self.line, self.located, self.variant = id, line, located, variant
         self.traced, self.of_grid, self.outright = traced, of_grid, outright
+        self.symptom = symptom
         self.pointer, self.through, self.figures = pointer, through, figures
         self._part = entry_of(id).part if part is None else part
 
