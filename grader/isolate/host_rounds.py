@@ -45,7 +45,6 @@ class HostRounds(DispatchMode):
         self._frame: Any = None  # whose loop is around the product
         self._loop: Any = None
         self._open = self._done = False
-        self._is_transposed = False  # the tile of scores: keys down, queries across
         self._mask = 0  # the line that masked the tile, if one did
         self._hidden: np.ndarray | None = None  # where scores of the tile became -inf
 
@@ -93,7 +92,7 @@ class HostRounds(DispatchMode):
             queries, keys = self._rows("q", first), self._rows("k", second.mT)
             if queries is not None and keys is not None:
                 self._begin(queries, keys, line, frame, loop)
-                self._is_transposed = first is not a
+                self._write.of_rows = first is a
                 return
             if self._open and first.shape == (self._queries.size, self._keys.size):
                 values = self._rows("v", second)
@@ -188,12 +187,11 @@ class HostRounds(DispatchMode):
                 continue
             if value.shape[-1:] == (rows,) and value.shape[:-1].numel() in heads:
                 value = value.reshape(-1, rows, 1)
-            if self._is_transposed and value.shape[-2:] == (self._shape.head_dim, rows):
-                value = value.mT
-            if value.shape[-2:-1] != (rows,) or value.shape[:-2].numel() not in heads:
+            if rows not in value.shape[-2:] or value.shape[:-2].numel() not in heads:
                 continue
             own = self._own(value).float()
-            if not any(self._rows(known, own) is not None for known in self._known):
+            tiles = (own, own.mT)
+            if not any(self._rows(n, tile) is not None for n in self._known for tile in tiles):
                 yield name, (own.numpy(), False)
 
 

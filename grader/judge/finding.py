@@ -27,7 +27,7 @@ from grader.spec.protocol import Reply, Status
 
 _HEADLINE_LIMIT = 600
 _HELP_LIMIT = 300
-_MOST_PRODUCTS = 0.75  # of those without is_causal; tiles of 64 up to the diagonal of 1024 have 0.53
+_MOST_PRODUCTS = 0.75  # of all; tiles of 64 up to the diagonal of 1024 have 0.53
 _GIVEN_HELP = (
     "this line is in no step: if you did not change it, look at what your steps pass to it"
 )

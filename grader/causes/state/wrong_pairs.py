@@ -15,10 +15,10 @@ def of_heads(case: Case, rounds: Rounds, compared: Compared) -> Sighting | None:
     """Return which tile of K or V is not that of the queries, or not that of the weights."""
     oracle, mixed = compared.oracle, rounds.column("mixed")
     own = int(rounds.queries[rounds.queries >= 0][0]) // case.seqlen_q
-    q_head = own % case.num_q_heads
-    of = own // case.num_q_heads * case.num_kv_heads + q_head * case.num_kv_heads // case.num_q_heads
+    of = own * case.num_kv_heads // case.num_q_heads
     if oracle.other_head is not None:
-        line, keys = int(rounds.column("line")[oracle.other_head]), rounds.keys[oracle.other_head]
+        keys = rounds.keys[oracle.other_head]
+        line = int(rounds.column("line")[oracle.other_head])
         plane, operand = int(keys[keys >= 0][0]) // case.seqlen_k, "k"
     elif mixed.any():
         r = int((mixed > 0).argmax())
@@ -31,7 +31,9 @@ def of_heads(case: Case, rounds: Rounds, compared: Compared) -> Sighting | None:
     (batch_there, head_there), (batch, due) = (divmod(n, case.num_kv_heads) for n in (plane, of))
     id = "WRONG-KV-HEAD" if batch_there == batch else "WRONG-BATCH"
     figures = {"batch": batch, "wrong_batch": batch_there, "wrong_head": head_there, "due": due}
-    return Sighting(id, line, variant="indexed", operand=operand, q_head=q_head, **figures)
+    return Sighting(
+        id, line, variant="indexed", operand=operand, q_head=own % case.num_q_heads, **figures
+    )
 
 
 def of_pairs(problem_id: str, case: Case, rounds: Rounds, compared: Compared) -> Sighting | None:
