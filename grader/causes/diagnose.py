@@ -255,14 +255,17 @@ class Casebook:
             if step is not None and not fed_by and source.step_at(spot.line) not in (None, step):
                 continue
             return Cause(diagnosis, step or source.step_behind(spot), places, spot.line, fed_by)
-        own = source is not None and not source.keeps_given  # no step says where to look
-        return Cause(diagnosis, step, places, self._line_of_product(found) if own else None)
+        return Cause(diagnosis, step, places, self._line_of_product(found, source))
 
-    def _line_of_product(self, found: Hypothesis) -> int | None:
-        """Return where the gradient is a product that is made of the wrong factors, if known."""
-        if entry_of(found.id).part != "product":
+    def _line_of_product(self, found: Hypothesis, source: Source | None) -> int | None:
+        """Return where the gradient is a product that is made of the wrong factors, if known.
+
+        Not where steps say where to look.
+        """
+        made = [self._products[place] for place in sorted(found.shown) if place in self._products]
+        own = bool(made) and source is not None and not source.keeps_given
+        if not own or entry_of(found.id).part != "product":
             return None
-        made = (self._products[place] for place in sorted(found.shown) if place in self._products)
         return next((line for name, line in made if name in found.text.title and line), None)
 
     def _lines_of(self, found: Hypothesis) -> list[Sighting]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from grader.causes.rules.pointers import elsewhere
 from grader.causes.rules.sighting import Sighting, key_range
 from grader.causes.state.comparing import Compared
 from grader.checks.counted_pairs import due_pairs
@@ -28,12 +29,8 @@ def of_heads(case: Case, rounds: Rounds, compared: Compared) -> Sighting | None:
         return None
     if plane == of:
         return None
-    (batch_there, head_there), (batch, due) = (divmod(n, case.num_kv_heads) for n in (plane, of))
-    id = "WRONG-KV-HEAD" if batch_there == batch else "WRONG-BATCH"
-    figures = {"batch": batch, "wrong_batch": batch_there, "wrong_head": head_there, "due": due}
-    return Sighting(
-        id, line, variant="indexed", operand=operand, q_head=own % case.num_q_heads, **figures
-    )
+    there, due = (divmod(n, case.num_kv_heads) for n in (plane, of))
+    return elsewhere(line, operand, own % case.num_q_heads, there, due)
 
 
 def of_pairs(problem_id: str, case: Case, rounds: Rounds, compared: Compared) -> Sighting | None:
