@@ -347,7 +347,7 @@ def test_a_kernel_in_another_function_is_followed_to_its_launch():
 
 def test_what_of_a_line_a_cause_is_of_is_one_that_is_followed():
     parts = {"mask", "address", "pointer", "launch", "grid", "bounds", "branch"}
-    parts |= {"before", "after", "offset", "stride", "weights", "scale"}
+    parts |= {"before", "after", "offset", "stride", "weights", "scale", "product"}
     said = {part for entry in entries().values() for part in re.split(r"[+|]", entry.part)}
     assert said - {""} == parts
 

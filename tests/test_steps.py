@@ -59,7 +59,7 @@ NO_NUMBERS = (
     ("p03", 2, "launch", " _attention_kernel[grid]", " (lambda *a, **b: a)", "no Triton kernel"),
     ("p03", 5, "stores", "(batch * num_q_heads * tr", "(batch * tr", "was not written everywhere"),
     ("p03", 5, "stores", "lse_ptr += batch_head * seqlen_q", "", "lse was not written everywhere"),
-    ("p01", 6, "skipped_tiles", "stop = q_stop\n", "stop = seqlen_k\n", "100% of all products"),
+    ("p01", 6, "skipped_tiles", "stop = q_stop\n", "stop = seqlen_k\n", "100% of the products"),
 )
 
 

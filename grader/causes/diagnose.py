@@ -21,6 +21,7 @@ from grader.causes.rules.sighting import Sighting
 from grader.source.feeding import Follow, Spot
 from grader.source.submission import Source
 from grader.spec.cases import Case
+from grader.spec.causes import entry_of
 from grader.spec.grade_record import Diagnosis
 from grader.spec.problem import Problem
 
@@ -76,6 +77,7 @@ class Casebook:
         self._symptoms: dict[Place, Sighting] = {}  # what was seen that may follow of anything
         self._numbers: dict[Place, Sighting] = {}  # what wrong numbers say alone
         self._states: dict[Place, Sighting] = {}  # where that of a program first went wrong
+        self._products: dict[Place, tuple[str, int]] = {}  # of a gradient, and the line of its dot
         self._behind = Behind(_MOST_WAITING)
         self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
 
@@ -139,6 +141,10 @@ class Casebook:
         Its line is that of a cause that has none; it is a cause where no other is named.
         """
         self._states[place] = sighting
+
+    def add_product(self, place: Place, name: str, line: int) -> None:
+        """Take in at which line a wrong gradient is a product, whatever is wrong with it."""
+        self._products[place] = name, line
 
     def add_undefined(self, place: Place) -> None:
         """Take in that only lanes which a load left undefined are wrong: they make the state so."""
@@ -252,7 +258,18 @@ class Casebook:
             if step is not None and not fed_by and source.step_at(spot.line) not in (None, step):
                 continue
             return Cause(diagnosis, step or source.step_behind(spot), places, spot.line, fed_by)
-        return Cause(diagnosis, step, places)
+        return Cause(diagnosis, step, places, self._line_of_product(found, source))
+
+    def _line_of_product(self, found: Hypothesis, source: Source | None) -> int | None:
+        """Return where the gradient is a product that is made of the wrong factors, if known.
+
+        Not where steps say where to look.
+        """
+        made = [self._products[place] for place in sorted(found.shown) if place in self._products]
+        own = bool(made) and source is not None and not source.keeps_given
+        if not own or entry_of(found.id).part != "product":
+            return None
+        return next((line for name, line in made if name in found.text.title and line), None)
 
     def _lines_of(self, found: Hypothesis) -> list[Sighting]:
         """Return what was seen of its cases at a line: what is located there, and the state first.

@@ -46,6 +46,7 @@ class HostRounds(DispatchMode):
         self._loop: Any = None
         self._open = self._done = False
         self._mask = 0  # the line that masked the tile, if one did
+        self._hidden: np.ndarray | None = None  # where scores of the tile became -inf
 
     def __enter__(self) -> HostRounds:
         self._before = sys.gettrace()
@@ -65,37 +66,70 @@ class HostRounds(DispatchMode):
         if name in PRODUCTS and not self._done:
             with unseen():
                 self._multiplied(*args[-2:])
-        elif name.partition(".")[0] in _MASKS and self._open:
-            tile = self._queries.size, self._keys.size
-            self._mask = (
-                running_line(self._path) if tuple(result.shape[-2:]) == tile else self._mask
-            )
+        elif self._open and isinstance(result, torch.Tensor):
+            with unseen():
+                self._may_mask(name.partition(".")[0], result)
         return result
+
+    def _may_mask(self, name: str, result: torch.Tensor) -> None:
+        """Note where an operator hides pairs of the tile: what makes scores -inf, or fills them."""
+        tile = self._queries.size, self._keys.size
+        if tuple(result.shape[-2:]) not in (tile, tile[::-1]):
+            return
+        hidden = self._own(result).isneginf().numpy()
+        if hidden.any():
+            if self._hidden is None:
+                self._mask = running_line(self._path)
+            self._hidden = hidden if hidden.shape == tile else hidden.T
+        elif name in _MASKS and self._hidden is None:
+            self._mask = running_line(self._path)
 
     def _multiplied(self, left: Any, right: Any) -> None:
         a, b = self._own(left), self._own(right)
-        queries, keys = self._rows("q", a), self._rows("k", b.T)
         frame, loop = self._around()
         line = frame.f_lineno if frame else 0
-        if queries is not None and keys is not None:
-            self._end(seen=False)
-            if not np.array_equal(queries, self._queries):
-                self._done = self._shape.row in self._queries
-                if self._done or not (self._shape.row in queries or self._shape.row < 0):
+        for first, second in ((a, b), (b.mT, a.mT)):
+            queries, keys = self._rows("q", first), self._rows("k", second.mT)
+            if queries is not None and keys is not None:
+                self._begin(queries, keys, line, frame, loop)
+                self._write.of_rows = first is a
+                return
+            if self._open and first.shape == (self._queries.size, self._keys.size):
+                values = self._rows("v", second)
+                if values is not None:
+                    self._took(first, values, line)
                     return
-                self._queries = queries
-                self._write.begin(queries)
-            self._frame, self._loop = frame, loop
-            self._keys = keys
-            self._open = self._write.meet(keys, line)
-            self._write.row["loop"] = self._loop.lineno if self._loop else 0
-            self._mask = 0
-        elif self._open and a.shape == (self._queries.size, self._keys.size):
-            values = self._rows("v", b)
-            if values is not None:
-                if (values != self._keys).any():
-                    self._write.row["mixed"] = 1 + int(values.min())
-                self._write.take((a != 0).numpy(), line, self._mask, masked=self._mask > 0)
+
+    def _begin(
+        self, queries: np.ndarray, keys: np.ndarray, line: int, frame: Any, loop: Any
+    ) -> None:
+        """Begin a round, if the queries are those that are followed.
+
+        The loop over them may be the inner one: then they come once for each tile of keys.
+        """
+        self._end(seen=False)
+        row = self._shape.row
+        if not np.array_equal(queries, self._queries):
+            if not (row in queries or row < 0):
+                return
+            self._done = row in self._queries
+            if self._done:
+                return
+            self._queries = queries
+            self._write.begin(queries)
+        self._frame, self._loop = frame, loop
+        self._keys = keys
+        self._open = self._write.meet(keys, line)
+        self._write.row["loop"] = self._loop.lineno if self._loop else 0
+        self._mask, self._hidden = 0, None
+
+    def _took(self, weights: torch.Tensor, values: np.ndarray, line: int) -> None:
+        if (values != self._keys).any():
+            self._write.row["mixed"] = 1 + int(values.min())
+        taken = (weights != 0).numpy()
+        if self._hidden is not None:  # beside it a weight may underflow
+            taken = taken | ~self._hidden
+        self._write.take(taken, line, self._mask, masked=self._mask > 0)
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the matrix of the head that is followed, where there is one for each."""
@@ -153,10 +187,11 @@ class HostRounds(DispatchMode):
                 continue
             if value.shape[-1:] == (rows,) and value.shape[:-1].numel() in heads:
                 value = value.reshape(-1, rows, 1)
-            if value.shape[-2:-1] != (rows,) or value.shape[:-2].numel() not in heads:
+            if rows not in value.shape[-2:] or value.shape[:-2].numel() not in heads:
                 continue
             own = self._own(value).float()
-            if not any(self._rows(known, own) is not None for known in self._known):
+            tiles = (own, own.mT)
+            if not any(self._rows(n, tile) is not None for n in self._known for tile in tiles):
                 yield name, (own.numpy(), False)
 
 

@@ -27,8 +27,7 @@ from grader.spec.protocol import Reply, Status
 
 _HEADLINE_LIMIT = 600
 _HELP_LIMIT = 300
-_PRODUCTS = 2  # of each pair of a query and a key: its score, and its weight times V
-_MOST_PRODUCTS = 0.75  # of these; tiles of 64 up to the diagonal of 1024 have 0.53
+_MOST_PRODUCTS = 0.75  # of all; tiles of 64 up to the diagonal of 1024 have 0.53
 _GIVEN_HELP = (
     "this line is in no step: if you did not change it, look at what your steps pass to it"
 )
@@ -140,19 +139,20 @@ class CaseFindings:
         help = "the answer to this problem is a kernel: kernel[grid](...)"
         return self.of(Verdict.ERROR, headline, help=help)
 
-    def products(self, multiply_adds: int) -> Finding | None:
-        """Return the finding of a call with more products of matrices than causal tiles need."""
-        case = self.at.case
-        square = case.seqlen_q * case.seqlen_k * case.head_dim * case.num_q_heads * case.batch
-        share = multiply_adds / (_PRODUCTS * square)
-        if not share:
+    def products(self, causal: int, full: int) -> Finding | None:
+        """The finding of a call that multiplies as much with is_causal as without, or nearly.
+
+        Both are of the same answer, which may compute each score twice, or more often.
+        """
+        if not causal or not full:
             headline = "not measured: no torch.matmul, bmm or einsum was seen in this call"
             return Finding(verdict=Verdict.NOT_MEASURED, message=Message(headline=headline))
+        share = causal / full
         if share <= _MOST_PRODUCTS:
             return None
         headline = (
-            f"{share:.0%} of all products of queries, keys and values are computed,"
-            f" expected at most {_MOST_PRODUCTS:.0%} where is_causal is true"
+            f"with is_causal {share:.0%} of the products are computed that are without it,"
+            f" expected at most {_MOST_PRODUCTS:.0%}"
         )
         help = "no query of a tile sees a key after the tile's last query: end the loop there"
         return self.of(Verdict.FAIL, headline, help=help)

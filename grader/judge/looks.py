@@ -105,6 +105,8 @@ class Looks:
             product = first if first in PRODUCTS else "out"
             near = result.place if first in (*PRODUCTS, "lse") else None
             counted = counted_pairs(called.problem.id, case, trace, product, near)
+            if counted is not None and product != "out":
+                self._casebook.add_product(place, product, counted.product_line)
         tiles = tile_map(counted) if counted is not None else None
         return Seen(tiles, _shown(told), found, first_nan(trace))
 

@@ -200,7 +200,7 @@ class ProblemRun:
         if at.check.judges == "launch":
             return None
         if at.check.judges == "products":
-            return say.products(reply.multiply_adds)
+            return say.products(reply.multiply_adds, self._products_of_all(session, called))
         self.compiling.came_back(session, at, evidence)
         if evidence.overwritten is not None:
             self._overwritten = self._overwritten or f"the input {evidence.overwritten}"
@@ -230,6 +230,13 @@ class ProblemRun:
             return None
         self._casebook_of(at).add_raced(at.place, rounded(at.case, found))
         return say.rounds(found)
+
+    def _products_of_all(self, session: Session, called: Called) -> int:
+        """Return what the call multiplies without is_causal, 0 where it does not come back."""
+        options = tuple((n, v) for n, v in called.case.options if n != "is_causal")
+        case = dataclasses.replace(called.case, options=options)
+        reply = session.call(case, called.inputs, tuple(called.evidence.outputs)).result
+        return reply.multiply_adds if isinstance(reply, Reply) else 0
 
     def _is_fault_seen(self, session: Session, called: Called) -> bool:
         """Look why a kernel came outside of its tensors; whether the casebook hears of it."""

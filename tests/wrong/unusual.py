@@ -13,6 +13,20 @@ WRONG = (
         ("own key hidden", "causal", "VISIBLE-KEYS-MASKED DIAGONAL-EXCLUDED", ('device=q.device) > rows', 'device=q.device) >= rows')),
     ),
     *of(
+        "p01-tree_of_tiles",
+        ("keys numbered in their tile", "causal causal_tiles", "KEYS-AFTER-THE-QUERY OTHER-PAIRS", ('keys > rows[:, None]', 'keys - keys[0] > rows[:, None]')),
+        ("v of head 0", "batch_heads layouts", "WRONG-KV-HEAD", ('v[b, h], rows', 'v[b, 0], rows')),
+        ("k of batch 0", "batch_heads layouts", "WRONG-BATCH", ('k[b, h], v', 'k[0, h], v')),
+    ),
+    *of(
+        "p01-turned_tiles",
+        ("diagonal on the other side", "causal_tiles", "VISIBLE-KEYS-MASKED OTHER-PAIRS", ('k_start - q_start - 1', 'q_start - k_start - 1')),
+    ),
+    *of(
+        "p01-keys_outside",
+        ("accumulator not rescaled", "plain", "TILE-SHARES RESCALE-ACC-MISSING", ('acc[:, :, rows] * rescale[..., None]', 'acc[:, :, rows]')),
+    ),
+    *of(
         "p02-clamped_while",
         ("last column counted again", "ragged_cols", "LAST-COLUMN-COUNTED-AGAIN", ('tl.where((c + col < cols)[None, :], xs * ws[None, :], 0.0)', 'xs * ws[None, :]')),
         ("summed in 16 bits", "products long_rows", "HALF-ACCUMULATED HALF-PRODUCTS", ('sxn).to(tl.float32)', 'sxn)'), ('c_in * sw).to(tl.float32)', 'c_in * sw)')),
@@ -70,6 +84,10 @@ WRONG = (
         ("sinks of the window in the list twice", "overlap", "SINKS-COUNTED-TWICE KEYS-COUNTED-TWICE", ('before = tl.minimum(S, first)', 'before = S')),
     ),
     *of(
+        "p07-halves_and_groups",
+        ("second half not rescaled", "plain", "TILE-SHARES", ('a1 = f[:, None] * a1 +', 'a1 = a1 +')),
+    ),
+    *of(
         "p08-heads_apart",
         ("p not transposed for dv", "dv plain", "WEIGHTS-NOT-TRANSPOSED", ('tl.dot(tl.trans(p).to(do.dtype), do,', 'tl.dot(p.to(do.dtype), do,')),
         ("heads summed across groups", "plain groups", "GROUP-SUM-INTERLEAVED", ('group = (k.shape[1], h // k.shape[1])', 'group = (h // k.shape[1], k.shape[1])'), ('unflatten(1, group).sum(2)', 'unflatten(1, group).sum(1)')),
@@ -80,6 +98,11 @@ WRONG = (
         ("dv of the first head", "plain groups", "GROUP-FIRST-HEAD-DV", ('hk * G + G):\n        for start in range(lo // BM * BM, N, BM):\n            q = _tile(Q + b * sq[0] + h * sq[1], start, sq[2], N, BM, D)\n            do = _tile(DO + b * sd[0] + h * sd[1], start, sd[2], N, BM, D)\n            stats', 'hk * G + 1):\n        for start in range(lo // BM * BM, N, BM):\n            q = _tile(Q + b * sq[0] + h * sq[1], start, sq[2], N, BM, D)\n            do = _tile(DO + b * sd[0] + h * sd[1], start, sd[2], N, BM, D)\n            stats')),
         ("grid of dq rounded down", "ragged", "LAST-ROWS-LEFT-OUT", ('_dq[(triton.cdiv(n, 32), h, b)](', '_dq[(max(n // 32, 1), h, b)](')),
         ("grid of dv rounded down", "ragged", "LAST-ROWS-LEFT-OUT", ('_dv[(triton.cdiv(n, 32), hk, b)](', '_dv[(max(n // 32, 1), hk, b)](')),
+    ),
+    *of(
+        "p09-share_of_the_keys",
+        ("share of the logit", "forward_sink_logits sink_logits", "OTHER-SINK-LOGIT", ('tl.sigmoid(lse - zh)', 'tl.sigmoid(zh - lse)')),
+        ("logit of head 0", "forward_sink_logits together", "OTHER-SINK-LOGIT", ('zh = tl.load(z + h * sz).to(tl.float32)\n        out', 'zh = tl.load(z).to(tl.float32)\n        out')),
     ),
     *of(
         "p09-one_backward_kernel",

@@ -16,6 +16,7 @@ from grader.causes.outputs import Outputs, tiles_of
 from grader.causes.rules.fitted_scores import other_columns, other_scale, scale_of_some_tiles
 from grader.causes.rules.sighting import Sighting, by_numbers, key_range
 from grader.causes.rules.wrong_rows import Rows, counts_of, wrong_rows
+from grader.checks.correctness import ranges_of
 from grader.spec.cases import Case
 
 _SAME = 1e-2  # relative, of two weights
@@ -29,7 +30,8 @@ def fitted(wrong: Outputs) -> Sighting | None:
         return None
     case = wrong.case
     return (
-        _other_values(rows)
+        _shares_in_columns(case, rows)
+        or _other_values(rows)
         or other_scale(case, rows)
         or other_columns(case, rows)
         or _shares_of_tiles(rows)
@@ -48,7 +50,17 @@ def _other_values(rows: Rows) -> Sighting | None:
     return by_numbers("WRONG-PRODUCT", variant="of_out", name="out", factor="k", due="v")
 
 
-def _shares_of_tiles(rows: Rows) -> Sighting | None:
+def _shares_in_columns(case: Case, rows: Rows) -> Sighting | None:
+    """Some columns of out alone are wrong, by the shares of tiles in them."""
+    columns = rows.wrong_columns
+    if len(columns) == case.head_dim:
+        return None
+    where = f"columns {ranges_of(columns.tolist())} of "
+    found = _shares_of_tiles(rows.of_columns(columns), where)
+    return found if found is not None and found.id == "TILE-SHARES" else None
+
+
+def _shares_of_tiles(rows: Rows, columns: str = "") -> Sighting | None:
     """Weights are right inside each tile of keys, and not from tile to tile."""
     for tile in rows.tiles:
         tiles = tiles_of(len(rows.keys), tile)
@@ -71,6 +83,7 @@ def _shares_of_tiles(rows: Rows) -> Sighting | None:
         return by_numbers(
             "TILE-SHARES",
             tile=tile,
+            columns=columns,
             row=rows.queries[row],
             shown=shown + (", ..." if len(of_tile) > 4 else ""),
         )

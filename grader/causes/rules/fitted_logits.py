@@ -74,6 +74,9 @@ def other_logit(wrong: Outputs) -> Sighting | None:
     scores[..., 0] += sinks[:, None]  # some models change the share of one key by it
     if rows.explained_by(scores.softmax(-1) @ known.values()):
         return _told(variant="on_key_zero")
+    for text, factor in _factors(rows):
+        if rows.explained_by(rows.of_keys * factor[..., None]):
+            return _told(variant="other_factor", factor=text)
     for text, term in _candidates(rows):
         if rows.explained(term):
             return _told(variant="other_term", term=text)
@@ -82,6 +85,15 @@ def other_logit(wrong: Outputs) -> Sighting | None:
     if not bool((known.sum(-1) >= _FEWEST // 2).all()) or not rows.explained(found.nan_to_num(0.0)):
         return None
     return _one_number(rows, found) or _counted(rows, found)
+
+
+def _factors(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return what may stand where out of the keys alone is multiplied by their share."""
+    sink = _whole(rows.sinks, rows.top)
+    share, both = torch.sigmoid(rows.lse - sink), torch.logaddexp(rows.lse, sink)
+    yield "the weight of the sink logit", 1.0 - share
+    yield "their share of the weights, twice", share * share
+    yield "sigmoid(lse - sink_logits[h]) of an lse with the sink logit", torch.sigmoid(both - sink)
 
 
 def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:

@@ -11,6 +11,24 @@ from grader.kernel.observers.trace import OPERANDS, Counter, Trace
 from grader.spec.cases import Case
 
 
+def elsewhere(
+    line: int, operand: str, q_head: int, there: tuple[int, int], due: tuple[int, int]
+) -> Sighting:
+    """Say which batch and head of K or V a function of PyTorch took for a query head."""
+    id = "WRONG-KV-HEAD" if there[0] == due[0] else "WRONG-BATCH"
+    return Sighting(
+        id,
+        line,
+        variant="indexed",
+        operand=operand,
+        q_head=q_head,
+        batch=due[0],
+        wrong_batch=there[0],
+        wrong_head=there[1],
+        due=due[1],
+    )
+
+
 def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
     group = case.num_q_heads // case.num_kv_heads
     for operand in ("k", "v"):

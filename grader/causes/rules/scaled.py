@@ -114,13 +114,15 @@ def other_lse(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
     if factors is None:
         return None
     terms = zip(factors.tolist(), parts, strict=True)
-    made = [_times(factor) + name for factor, name in terms if abs(factor) > _ALIKE]
+    made = [_times(factor, known.scale) + name for factor, name in terms if abs(factor) > _ALIKE]
     return by_numbers("OTHER-LSE", made=" + ".join(made) or "0")
 
 
-def _times(factor: float) -> str:
+def _times(factor: float, scale: float = 0.0) -> str:
     """Return the factor before a name, by its own name where it has one."""
     named = {"": 1.0, "ln(2) * ": math.log(2.0), "log2(e) * ": 1.0 / math.log(2.0)}
+    if scale:  # of a maximum that nobody scaled, in one unit or the other
+        named |= {f"1 / softmax_scale * {name}": value / scale for name, value in named.items()}
     near = (name for name, v in named.items() if abs(abs(factor) - v) < _ALIKE * v)
     found = next(near, None)
     return f"{factor:.4g} * " if found is None else "-" * (factor < 0.0) + found

@@ -10,6 +10,7 @@ import torch
 from grader.causes.outputs import Outputs, factors_of
 
 _UNEXPLAINED = 1e-2  # of the error of the rows, at most
+_OF_COLUMN = 1e-3  # of the error of the worst column: less is rounding
 _ROWS = 24  # of one head, that a fit looks at
 _SHARE = 1e-3  # of the weights of a row: what has less is not told
 _EQUATIONS = 2  # and more for each unknown
@@ -37,6 +38,18 @@ class Rows:
     def weights(self) -> torch.Tensor:
         """The right weights; those of hidden keys are what they would be beside them."""
         return torch.exp(self.scale * self.scores - self.lse)
+
+    @property
+    def wrong_columns(self) -> torch.Tensor:
+        """The columns of out in which something is wrong, by number."""
+        off = (self.got - self.truth).norm(dim=0)
+        return torch.nonzero(off > _OF_COLUMN * off.max()).flatten()
+
+    def of_columns(self, columns: torch.Tensor) -> Rows:
+        """Return the same with some columns of out alone."""
+        got, truth, values = self.got, self.truth, self.values
+        cut = (tensor[:, columns] for tensor in (got, truth, values))
+        return dataclasses.replace(self, **dict(zip(("got", "truth", "values"), cut, strict=True)))
 
     def explained(self, made: torch.Tensor) -> bool:
         """Whether `made` is what came out."""

@@ -10,7 +10,7 @@ from grader.causes.rules.sighting import Sighting
 from grader.causes.state import telling
 from grader.causes.state.comparing import Part, compare
 from grader.causes.state.conclusion import conclusion_of
-from grader.causes.state.wrong_pairs import of_pairs
+from grader.causes.state.wrong_pairs import of_heads, of_pairs
 from grader.checks import outcome
 from grader.checks.correctness import Difference, Expected
 from grader.isolate.evidence import CallEvidence
@@ -82,20 +82,26 @@ class Called:
         end = conclusion_of(
             rounds, compared, followed.trace, failed=failure is not None, wrong=wrong
         )
+        tiles = telling.rounds_of(case, self.source, rounds, compared, corner, wrong=wrong)
+        told, is_known, conclusion, pairs = wrong and failure is None, end.is_known, end.text, None
+        if told and not rounds.kernel:
+            pairs = of_heads(case, rounds, compared)
+            pairs = pairs or of_pairs(problem.id, case, rounds, compared)
+            astray = next((tile for tile in tiles if tile.facts), None)
+            if pairs is not None and astray is not None and not is_known:
+                is_known, conclusion = True, f"wrong in tile {astray.number}: {astray.facts[0]}"
         record = _with(
             record,
             program=shown,
             tiles=len(rounds) + rounds.more,
-            rounds=telling.rounds_of(case, self.source, rounds, compared, corner, wrong=wrong),
+            rounds=tiles,
             parting=telling.parting_of(rounds, compared, self.source),
-            conclusion=end.text,
+            conclusion=conclusion,
             notes=end.notes,
         )
-        told = wrong and failure is None
         why_not = end.why_not if told else ""
         part, never = (compared.part, end.never) if told else (None, "")
-        pairs = of_pairs(problem.id, case, rounds, compared) if part and not rounds.kernel else None
-        return Told(record, told and end.is_known, why_not, part, never, pairs)
+        return Told(record, told and is_known, why_not, part, never, pairs)
 
     def _worst(self) -> tuple[int, int]:
         """Return the row of q, over batch and heads, of the worst element, and its column.

@@ -1,9 +1,10 @@
-"""Which pairs a followed program took in the tile in which its state first goes wrong."""
+"""Which pairs, and which heads, a followed program took that it must not."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from grader.causes.rules.pointers import elsewhere
 from grader.causes.rules.sighting import Sighting, key_range
 from grader.causes.state.comparing import Compared
 from grader.checks.counted_pairs import due_pairs
@@ -11,17 +12,41 @@ from grader.kernel.observers.rounds import Rounds
 from grader.spec.cases import Case
 
 
+def of_heads(case: Case, rounds: Rounds, compared: Compared) -> Sighting | None:
+    """Return which tile of K or V is not that of the queries, or not that of the weights."""
+    oracle, mixed = compared.oracle, rounds.column("mixed")
+    own = int(rounds.queries[rounds.queries >= 0][0]) // case.seqlen_q
+    of = own * case.num_kv_heads // case.num_q_heads
+    if oracle.other_head is not None:
+        keys = rounds.keys[oracle.other_head]
+        line = int(rounds.column("line")[oracle.other_head])
+        plane, operand = int(keys[keys >= 0][0]) // case.seqlen_k, "k"
+    elif mixed.any():
+        r = int((mixed > 0).argmax())
+        line, plane = int(rounds.column("product_line")[r]), int(mixed[r] - 1) // case.seqlen_k
+        operand = "v"
+    else:
+        return None
+    if plane == of:
+        return None
+    there, due = (divmod(n, case.num_kv_heads) for n in (plane, of))
+    return elsewhere(line, operand, own % case.num_q_heads, there, due)
+
+
 def of_pairs(problem_id: str, case: Case, rounds: Rounds, compared: Compared) -> Sighting | None:
     """Return what is wrong about the pairs of that tile, at the line that masks it, if any does.
 
+    Where it is not known in which tile the state goes wrong, of the first that takes wrong pairs.
     None where they are right, where a pair is taken again, and where hidden keys are not those
     after the query.
     """
     oracle, part = compared.oracle, compared.part
-    if part is None or oracle.pairs.again[part.round].any():
+    astray = (r for r in range(len(rounds)) if oracle.pairs.any_in(r))
+    at = part.round if part is not None else next(astray, None)
+    if at is None or oracle.pairs.again[at].any():
         return None
-    mask = int(rounds.column("mask_line")[part.round])
-    extra, lost = oracle.pairs.extra[part.round], oracle.pairs.lost[part.round]
+    mask = int(rounds.column("mask_line")[at])
+    extra, lost = oracle.pairs.extra[at], oracle.pairs.lost[at]
     wrong = extra & lost.any(1)[:, None] if (extra.any(1) & lost.any(1)).any() else extra | lost
     if not wrong.any() or not (mask or extra.any()):
         return None

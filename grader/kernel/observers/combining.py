@@ -15,7 +15,7 @@ from grader.kernel.observers import trace
 from grader.kernel.observers.knowledge import Note, Rows, is_outer
 from grader.kernel.observers.placement import Placement
 from grader.kernel.observers.record import Record
-from grader.kernel.observers.trace import Counter
+from grader.kernel.observers.trace import STATISTIC, Counter
 
 ELEMENTWISE = elementwise.NAMES | {"arith.bitcast", "tt.bitcast"}
 
@@ -62,7 +62,8 @@ class Combining:
         self._nans.look(event, axes)
         if not known:
             return NOTHING
-        self._placement.meet(known, len(event.programs), type.shape)
+        if not _sums_up(event, known):
+            self._placement.meet(known, len(event.programs), type.shape)
         product = next((note.product for note in known if note.product), None)
         factors = ()
         if event.op.name == _PRODUCT and len(axes) == 3 and len(known) == 2:
@@ -110,6 +111,12 @@ class Combining:
         if maker is None or maker.name not in ELEMENTWISE or event.types[0].element != "i1":
             return 0
         return self._record.where.line_of(maker)
+
+
+def _sums_up(event: events.Computed, known: list[Note]) -> bool:
+    """Whether numbers of rows are added to those of others that a loop has handed on."""
+    held = {rows.operand for note in known for rows in note.axes if rows is not None}
+    return event.op.name in _SUMS and None in event.makers and held == {STATISTIC}
 
 
 def merged(known: list[Note]) -> tuple[Rows | None, ...]:

@@ -142,7 +142,7 @@ class Products:
                 if values.operand in ("v", "dout") and _infinite(weights, values):
                     record.note_line(Counter.INFINITE_LINE)
                 if self._steps and values.operand == "v":
-                    self._steps.weighted(event, weights, values, record.where.line)
+                    self._steps.weighted(event, weights, values, record.where.line, bool(rows))
                 return product, self._pairs.take(weights, values, product)
         return OTHER, (0, 0)
 

@@ -210,6 +210,7 @@ class RoundsWriter:
         self.head_dim = shape.head_dim
         self._arrays = shape.arrays(memory)
         self.head = self._arrays["head"][0]
+        self.of_rows = True  # whether a query is a row of what is made of products with V
         self._round = -1
         self._rows = 0  # of the pass; none where it has more than there is room for
         self._slots: dict[tuple[str, bool], int] = {}  # of variables, by name and whether a vector
@@ -273,7 +274,8 @@ class RoundsWriter:
             if slot < VECTORS:
                 self._arrays["vectors"][self._round, slot, : self._rows] = values.reshape(-1)
             else:
-                turned = values.shape != (self._rows, self.head_dim)
+                sizes = self._rows, self.head_dim
+                turned = not self.of_rows if sizes == sizes[::-1] else values.shape != sizes
                 place = self._round, slot - VECTORS, slice(self._rows)
                 self._arrays["matrices"][place] = values.T if turned else values
             self._arrays["present"][self._round, slot] = 1

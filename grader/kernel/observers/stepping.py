@@ -168,8 +168,14 @@ class Steps:
         row["segment"] = self._segments.index(self._loop)
         row["loop"] = self._loop.place.line_in(self._path) if self._loop else 0
 
-    def weighted(self, event: events.Computed, weights: Tile, values: Rows, line: int) -> None:
-        """Note which pairs of the round have a weight in a product with these rows of V."""
+    def weighted(
+        self, event: events.Computed, weights: Tile, values: Rows, line: int, of_rows: bool
+    ) -> None:
+        """Note which pairs of the round have a weight in a product with these rows of V.
+
+        Where the weights are its right operand, what becomes of it is not `of_rows`: a query is a
+        column.
+        """
         place = self._place(event.programs)
         if place is None or self._over or not self._has_begun:
             return
@@ -183,6 +189,7 @@ class Steps:
         if (met[both] != ids[both]).any():
             self._write.row["mixed"] = 1 + met[met >= 0].min()
         masked = bool(weights.of_pairs("mask", 0)[place].any())
+        self._write.of_rows = of_rows
         self._write.take(taken, line, weights.note.mask_line, masked=masked)
 
     def _wanted(self, programs: np.ndarray, queries: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
     [POINTER-WITHOUT-STRIDE]    without the problem's prefix
     problems    where it can occur, if known mistakes do not say so; without it: everywhere
-    part        of a line where it shows: see Spot in grader/source/feeding.py
+    part        of a line where it shows: see Spot in grader/source/feeding.py; "product": the dot
     title, note, help           what is wrong, what happened, what to do: in general
     why, wrong, right           why it happens, and a line of code, wrong and right
     [POINTER-WITHOUT-STRIDE.seen]           what a rule of grader/causes says of a kernel
