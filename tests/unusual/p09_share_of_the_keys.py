@@ -1,4 +1,4 @@
-"""The share of the keys multiplies their output; a kernel per head makes its dsink; dK, dV by head."""
+"""The share of the keys multiplies their output; a kernel per head makes dsink; dK, dV by head."""
 
 
 @triton.jit
