@@ -66,8 +66,8 @@ class Counter(enum.IntEnum):
     IDLE_STORE_LINE = 31  # a store whose mask lets nothing pass, in any program
     IDLE_LOOP_LINE = 32  # the only loop that had no round in any program of the call
     OF_ELEMENTS = 33  # of the multiply-adds those that are in no dot: outer products, sums of rows
-    ZERO_LINE = 35  # a division by 0, in a row that exists
     BESIDE = 34  # products of elements of tiles that are no multiply-adds, as far as was seen
+    ZERO_LINE = 35  # a division by 0, in a row that exists
 
 
 # Columns of the tables.
