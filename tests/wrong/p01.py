@@ -98,7 +98,7 @@ WRONG = (
         ('break at tile', 'causal_tiles', 'OTHER-KEYS TILE-SHARES', ('j >= i + qi.shape[2]', 'j > i')),
         ('rows from zero', 'causal_tiles', 'MASK-INSIDE-EVERY-TILE', ('torch.arange(i, i + qi.shape[2]', 'torch.arange(0, qi.shape[2]')),
         ('keys from zero', 'causal_tiles', 'MASK-INSIDE-EVERY-TILE', ('torch.arange(j, j + kj.shape[2]', 'torch.arange(0, kj.shape[2]')),
-        ("mask small", "causal", "", ("keys > rows, -1e6", "keys > rows, -10.0")),
+        ("mask small", "causal", "KEYS-AFTER-THE-QUERY", ("keys > rows, -1e6", "keys > rows, -10.0")),
         ('mask times', 'causal', 'MASKED-SCORES-NOT-HIDDEN', ('s = s.masked_fill(keys > rows, -1e6)', 's = s * (keys <= rows)')),
         ('p not masked', 'causal', 'KEYS-AFTER-THE-QUERY', ('s = s.masked_fill(keys > rows, -1e6)', 's = s.triu(j - i)')),
         ('tril of tile', 'causal causal_tiles', 'MASK-INSIDE-THE-TILE MASK-INSIDE-EVERY-TILE', ('s = s.masked_fill(keys > rows, -1e6)', 's = s + torch.full_like(s, -1e6).triu(1)')),
