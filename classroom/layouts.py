@@ -217,10 +217,12 @@ def _of_platform(
         part = read(entry, matching)
         if isinstance(part, str):
             notes.append(f"{shown(entry.name)} {part}: left out")
-        elif entry.is_file(follow_symlinks=False):
-            files.setdefault((part[0].student, part[0].source), []).append(part)
+            continue
+        one, _ = part
+        if entry.is_file(follow_symlinks=False):
+            files.setdefault((one.student, one.source), []).append(part)
         else:
-            found += _in_folder(part[0])
+            found += _in_folder(one)
     for parts in files.values():
         found += _in_files(parts, work)
     return found, notes
@@ -266,8 +268,8 @@ def _in_files(parts: list[_Part], work: Path) -> Iterator[Found]:
     yield from archives
     folder = _gathered(loose, work)
     if not archives or holds_answers(folder):  # the archives may be of something else
-        number = -1 if archives else loose[-1][0].number
-        yield dataclasses.replace(loose[0][0], path=folder, number=number)
+        (first, _), (last, _) = loose[0], loose[-1]
+        yield dataclasses.replace(first, path=folder, number=-1 if archives else last.number)
 
 
 def _gathered(parts: list[_Part], work: Path) -> Path:

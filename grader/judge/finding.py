@@ -151,8 +151,8 @@ class CaseFindings:
         if share <= _MOST_PRODUCTS:
             return None
         headline = (
-            f"with is_causal {share:.0%} of the products are computed that are without it,"
-            f" expected at most {_MOST_PRODUCTS:.0%}"
+            f"with is_causal the answer computes {share:.0%} of the products that it computes"
+            f" without, expected at most {_MOST_PRODUCTS:.0%}"
         )
         help = "no query of a tile sees a key after the tile's last query: end the loop there"
         return self.of(Verdict.FAIL, headline, help=help)

@@ -250,7 +250,7 @@ class Trace:
         kinds = len(TAGGED) - 1
         of_lines = ("lines", "mask_lines", "raised_lines", "discarded", "doubled", "bare")
         limits: dict[str, Any] = dict.fromkeys(of_lines, lines) | {
-            "counters": [lines if c.name.endswith("_LINE") else _MOST for c in Counter],
+            "counters": [lines if c.name.endswith("_LINE") else _MOST for c in sorted(Counter)],
             "apart": [lines, kinds, kinds, rows, rows, planes, 1],
             "misplaced": [lines, rows, rows],
             "columns": [lines, _MOST, _MOST],
