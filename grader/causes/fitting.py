@@ -43,7 +43,7 @@ class Fit(enum.IntEnum):
 
     CONTRADICTED = 0  # it would have changed what is not changed so
     SILENT = 1  # it makes no difference on this case
-    INFINITE = 2  # all that it changes becomes infinite, as many mistakes have it
+    INFINITE = 2  # what it changes grows out of all proportion, as many mistakes have it
     PARTLY = 3  # most of what it changes is as it has it, the rest is right; or it changes little
     WHOLE = 4  # all is as the mistake has it
     EXACTLY = 5  # the same, to fp32 rounding
@@ -52,11 +52,11 @@ class Fit(enum.IntEnum):
 class _Comparison(NamedTuple):
     """One output of a result beside one that a mistake predicts."""
 
-    consistent: bool  # every element is right, as the mistake has it, or left open by it
+    consistent: bool  # every element is right, as the mistake has it, or cannot be compared with it
     changed: int  # elements that the mistake makes plainly wrong
     followed: int  # of these, how many are as it has them
     explains: bool  # whether all that is wrong is next to what it has there
-    is_infinite: bool  # whether it makes elements infinite, which count for neither
+    is_infinite: bool  # whether it makes elements infinite, or so large that rounding decides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,19 +111,21 @@ def _fit(wrong: dict[str, torch.Tensor], result: Result) -> Fit:
         if share == 1.0:
             return Fit.EXACTLY
     share = _share_explained(wrong, result, result.expected)
-    if share is None:
-        names = result.expected.truth.keys() & wrong
-        compared = {n: result.compared(n, wrong[n], result.expected) for n in names}
-        if not all(c.consistent for c in compared.values()):
-            return Fit.SILENT
-        if any(c.is_infinite for c in compared.values()):
-            return Fit.INFINITE
-        bad = [name for name, right in result.right.items() if not right.all()]
-        explains = bool(bad) and all(n in compared and compared[n].explains for n in bad)
-        return Fit.PARTLY if explains else Fit.SILENT
     if share == 1.0:
         return Fit.EXACTLY if result.expected.precision == "fp32" else Fit.WHOLE
-    return Fit.PARTLY if share >= _MOST else Fit.CONTRADICTED
+    if share is not None and share >= _MOST:
+        return Fit.PARTLY
+    names = result.expected.truth.keys() & wrong
+    compared = {n: result.compared(n, wrong[n], result.expected) for n in names}
+    if not all(c.consistent for c in compared.values()):
+        return Fit.SILENT if share is None else Fit.CONTRADICTED
+    if any(c.is_infinite for c in compared.values()):
+        return Fit.INFINITE
+    if share is not None:
+        return Fit.CONTRADICTED
+    bad = [name for name, right in result.right.items() if not right.all()]
+    explains = bool(bad) and all(n in compared and compared[n].explains for n in bad)
+    return Fit.PARTLY if explains else Fit.SILENT
 
 
 def _share_explained(
@@ -161,7 +163,8 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     rounding = mistaken.abs().mul_(2.0 * torch.finfo(result.got[name].dtype).eps)
     much_closer = distance <= _MUCH_CLOSER * moved_close
     off = (got - mistaken).abs_()
-    much_closer |= off <= torch.maximum(rounding, _MUCH_CLOSER * _blown_up(mistaken, truth))
+    largest = _blown_up(mistaken, truth)
+    much_closer |= off <= torch.maximum(rounding, _MUCH_CLOSER * largest)
     # Zero is no number near by: what is not stored is zero, or next to it.
     follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got == 0.0))
     next_to = off <= _NEXT_TO_MISTAKE * torch.minimum((mistaken - truth).abs(), mistaken.abs())
@@ -176,12 +179,15 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     apart = moved > (_APART if close is expected else _APART_IF_EXACT)
     # What is infinite agrees with much: a sum of nothing, a maximum of nothing.
     apart &= (moved_close > 5.0 * near) & ~infinite
-    consistent = bool((result.right[name] | follows | undetermined).all())
+    # What rounding makes of numbers so large is anybody's guess.
+    too_large = (largest > 0.0) & ~(got.abs() <= _FAR_TOO_LARGE * _largest(truth))
+    consistent = bool((result.right[name] | follows | undetermined | too_large).all())
     consistent = consistent and not _plainly_right(got, truth, mistaken, moved)
     consistent = consistent and not _stops_short(got, truth, mistaken, apart & follows)
     changed, followed = int(apart.sum()), int((apart & follows).sum())
     explains = bool((result.right[name] | next_to).all())
-    return _Comparison(consistent, changed, followed, explains, bool(infinite.any()))
+    is_infinite = bool((infinite | too_large & ~follows).any())
+    return _Comparison(consistent, changed, followed, explains, is_infinite)
 
 
 def _plainly_right(
@@ -218,10 +224,15 @@ def _blown_up(mistaken: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
 
     Numbers that were summed up from such are rounded as it is.
     """
-    dims = tuple(range(min(2, max(truth.dim() - 1, 0)), truth.dim()))
-    largest = mistaken.abs().amax(dims, keepdim=True)
-    far = largest > _FAR_TOO_LARGE * truth.abs().amax(dims, keepdim=True)
+    largest = _largest(mistaken)
+    far = largest > _FAR_TOO_LARGE * _largest(truth)
     return torch.where(far & largest.isfinite(), largest, 0.0)
+
+
+def _largest(values: torch.Tensor) -> torch.Tensor:
+    """Return the largest number of each head."""
+    dims = tuple(range(min(2, max(values.dim() - 1, 0)), values.dim()))
+    return values.abs().amax(dims, keepdim=True)
 
 
 def moves(

@@ -91,7 +91,12 @@ def _left_undone(source: Source) -> tuple[int, str] | None:
 
 
 def _step_that_raises(results: list[CheckResult], source: Source) -> int | None:
-    """Return the one step in which a mistake raises in other checks, whose sizes do not fit it."""
+    """Return the one step in which a mistake raises in other checks, whose sizes do not fit it.
+
+    None where given code was changed, which may hand the step what does not fit.
+    """
+    if not source.keeps_given:
+        return None
     errors = [one.message for one in results if one.verdict is Verdict.ERROR and one.message]
     steps = {source.step_at(message.line) if message.line else None for message in errors}
     return steps.pop() if len(steps) == 1 else None

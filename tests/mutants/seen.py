@@ -8,7 +8,7 @@ _BY_CAUSE = {
     "EDGE-NOT-MASKED": {
         "y_written_past_the_end": "p02",
         "k_read_past_the_end": "p03 p04",
-        "out_written_past_the_end": "p03 p05 p06 p07",
+        "out_written_past_the_end": "p03 p04 p05 p06 p07",
         "lse_written_past_the_end": "p03 p04 p05 p06 p07",
         "tiles_read_past_the_end": "p08",
         "gradient_written_past_the_end": "p08 p09",
