@@ -257,7 +257,10 @@ class Casebook:
             fed_by = tuple(n for n in source.fed_by(spot) if step in (None, source.step_making(n)))
             if step is not None and not fed_by and source.step_at(spot.line) not in (None, step):
                 continue
-            return Cause(diagnosis, step or source.step_behind(spot), places, spot.line, fed_by)
+            # What else was seen may come of given code that was changed.
+            sure = spot is found.spot or source.keeps_given
+            step = step or (source.step_behind(spot) if sure else None)
+            return Cause(diagnosis, step, places, spot.line, fed_by)
         return Cause(diagnosis, step, places, self._line_of_product(found, source))
 
     def _line_of_product(self, found: Hypothesis, source: Source | None) -> int | None:
