@@ -52,7 +52,7 @@ def _kept(key: str) -> tuple[tuple[str, str], ...]:
 
 MUTANTS = (
     _MUTANT('zeros', ('plain',), ((_RETURN, '    return torch.zeros_like(y)\n'),), 'ROW-SUM-ZEROS', earns_nothing=True),
-    _MUTANT('zeros above 300 columns', ('plain', 'ragged_cols'), ((_RETURN, '    return y if cols <= 300 else 0 * y\n'),), earns_nothing=True),
+    _MUTANT('zeros above 300 columns', ('plain', 'ragged_cols'), ((_RETURN, '    return y if cols <= 300 else 0 * y\n'),)),
     _MUTANT('no kernel', ('plain',), ((_CHECKED, _CHECKED + '    return (x.float() @ w.float()).to(x.dtype)\n'),), caught_as=NO_KERNEL, earns_nothing=True),
     _MUTANT('kept by shape and dtype', ('plain',), _kept('(x.shape, x.dtype)'), caught_as=SECOND_CALL, earns_nothing=True),
     _MUTANT('kept by address', ('plain',), _kept('(x.data_ptr(), x.shape)'), caught_as=SECOND_CALL, earns_nothing=True),

@@ -67,7 +67,7 @@ def _kept(key: str) -> tuple[tuple[str, str], ...]:
 
 MUTANTS = (
     _MUTANT('zeros', ('plain', 'forward'), ((CALL, 'return 0.0 * ' + CALL.removeprefix('return ')),), 'ZEROS', earns_nothing=True),
-    _MUTANT('zeros above 200', ('plain', 'forward'), ((CALL, f'{CALL} * float(q.shape[2] <= 200)'),), earns_nothing=True),
+    _MUTANT('zeros above 200', ('plain', 'forward'), ((CALL, f'{CALL} * float(q.shape[2] <= 200)'),)),
     _MUTANT('no kernel', ('plain', 'forward'), ((CALL, _NAIVE + CALL),), caught_as=NO_KERNEL, earns_nothing=True),
     _MUTANT('out kept by shape', ('forward',), ((CALL, CALL.replace('_GqaAttention', '_Kept')), (_ENTRY, '_KEPT = {}\n\n\nclass _Kept(_GqaAttention):\n    @staticmethod\n    def forward(ctx, q, k, v, softmax_scale):\n        out = _GqaAttention.forward(ctx, q, k, v, softmax_scale)\n        saved = ctx.to_save[:3] + _KEPT.setdefault(q.shape, ctx.to_save[3:])\n        ctx.save_for_backward(*saved)\n        return saved[3].clone()\n\n\n' + _ENTRY)), caught_as=SECOND_CALL, earns_nothing=True),
     _MUTANT('dq kept by shape', ('plain',), _kept('(q.shape, q.dtype, k.shape)'), caught_as=SECOND_CALL),
