@@ -118,9 +118,9 @@ def _change(
     if grade is None:
         return Kind.LOST, f"{old.problem} is graded no more" if is_here else "in the class no more"
     if grade.status in UNDECIDED:
-        return Kind.UNDECIDED, _told(grade)
+        return Kind.UNDECIDED, _described(grade)
     if old is None:
-        return Kind.NEW, "" if grade.status is Status.GRADED else _told(grade)
+        return Kind.NEW, "" if grade.status is Status.GRADED else _described(grade)
     if old.points == grade.points:
         return None
     kind = Kind.LOST if grade.points < old.points else Kind.GAINED
@@ -145,11 +145,11 @@ def _reasons(old: PublishedGrade, new: PublishedGrade) -> Sequence[str]:
     if old.days_late != new.days_late:
         reasons.append(f"{plural(new.days_late, 'day')} late, not {old.days_late}")
     if old.status != new.status and new.status != str(Status.GRADED):
-        reasons.append(_told(new))
+        reasons.append(_described(new))
     return reasons or [f"another policy for late days: {new.reason or 'no penalty'}"]
 
 
-def _told(grade: Grade | PublishedGrade) -> str:
+def _described(grade: Grade | PublishedGrade) -> str:
     return f"{grade.status}: {grade.reason}" if grade.reason else str(grade.status)
 
 

@@ -263,6 +263,7 @@ def test_what_numbers_alone_say_is_told_where_nothing_else_is_known_and_most_cas
     assert found.named() == {"PADDING-COUNTED": tuple(places)}
 
 
+@pytest.mark.parametrize("keeps_given", [True, False])
 @pytest.mark.parametrize(
     ("step_of_cause", "seen", "line"),
     [
@@ -274,7 +275,7 @@ def test_what_numbers_alone_say_is_told_where_nothing_else_is_known_and_most_cas
     ],
 )
 def test_a_known_mistake_has_the_line_of_what_was_seen_of_its_cases(
-    book, monkeypatch, step_of_cause, seen, line
+    book, monkeypatch, step_of_cause, seen, line, keeps_given
 ):
     monkeypatch.setattr(type(P03), "step_of_cause", lambda self, id: step_of_cause)
     found = book(made_up("ADDED", 1.0))
@@ -288,10 +289,12 @@ def test_a_known_mistake_has_the_line_of_what_was_seen_of_its_cases(
         step_behind=lambda spot: steps.get(spot.line),
         fed_by=lambda spot: (),
         exchanged=lambda: None,
+        keeps_given=keeps_given,
     )
     (cause,) = found.book.settle(source)
     assert cause.diagnosis.id == "P03-ADDED"
-    assert (cause.line, cause.step) == (line, step_of_cause or steps[line])
+    behind = steps.get(line) if keeps_given else None  # else it may be what was changed there
+    assert (cause.line, cause.step) == (line, step_of_cause or behind)
 
 
 def test_what_the_state_says_has_its_own_line_and_not_that_of_a_consequence(book):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from grader.causes.state.program import MOST_TOLD, trimmed
+from grader.causes.state.program import MOST_SHOWN, trimmed
 from grader.report.html import page
 from grader.report.html.film import film
 from grader.report.message import cause_of, causes, facts, message_lines
@@ -39,7 +39,7 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 )
 def test_a_message_keeps_the_first_tile_those_around_the_parting_and_the_last(count, part, kept):
     few = trimmed(record(count, part))
-    assert [tile.number for tile in few.rounds] == kept and len(kept) <= MOST_TOLD
+    assert [tile.number for tile in few.rounds] == kept and len(kept) <= MOST_SHOWN
     assert few.tiles == count and few.parting == record(count, part).parting
 
 

@@ -161,17 +161,19 @@ class Casebook:
         The `source` says in which of its steps a mistake lies that shows somewhere.
         """
         self._behind.finish()
-        told = {place: self._seen.get(place) or self._numbers.get(place) for place in self._wrong}
-        traced = {place: s for place, s in told.items() if s and s.kind is not Kind.NUMBERS}
-        numbers = {place: s for place, s in told.items() if place not in traced}
-        found = [*self._known.hypotheses(), *self._told(traced), *self._told(numbers)]
+        sightings = {
+            place: self._seen.get(place) or self._numbers.get(place) for place in self._wrong
+        }
+        traced = {place: s for place, s in sightings.items() if s and s.kind is not Kind.NUMBERS}
+        numbers = {place: s for place, s in sightings.items() if place not in traced}
+        found = [*self._known.hypotheses(), *self._hypotheses(traced), *self._hypotheses(numbers)]
         pair = source.exchanged() if source and not self._bridge else None
         if pair is not None:
-            found += self._told(dict.fromkeys([*self._wrong, *self._faults], exchanged(pair)))
+            found += self._hypotheses(dict.fromkeys([*self._wrong, *self._faults], exchanged(pair)))
         named, everywhere = decide(found, self._wrong, self._failed), frozenset(self._wrong)
         explained = {place for _, cases in named for place in cases}
         if 2 * len(explained & self._to_fit.keys()) < len(self._to_fit):
-            found += self._told(self._fitted())
+            found += self._hypotheses(self._fitted())
             named = decide(found, self._wrong, self._failed)
         lost = any(state.variant == "maximum" for state in self._states.values())
         follows = lost and {found.id for found, _ in named} <= _OF_A_MAXIMUM
@@ -180,18 +182,18 @@ class Casebook:
         aside = parts and not any(place[0] == PLAIN for _, cases in named for place in cases)
         if not named or follows or aside:
             # One program is followed: what is wrong in its case is so in all.
-            states = self._told(self._states)
+            states = self._hypotheses(self._states)
             states = [dataclasses.replace(s, implied=everywhere - s.shown) for s in states]
             named = decide(states, self._wrong, self._failed)
         if not named:
             last = self._faults or self._symptoms
-            named = decide(self._told(last), last, self._failed)[:1]
+            named = decide(self._hypotheses(last), last, self._failed)[:1]
         causes = [(found, self._cause(found, cases, source)) for found, cases in named]
         return _joined(causes, source)
 
-    def _told(self, told: Mapping[Place, Sighting | None]) -> list[Hypothesis]:
+    def _hypotheses(self, sightings: Mapping[Place, Sighting | None]) -> list[Hypothesis]:
         """Return what sightings say, by mistake; None is a case that was looked at in vain."""
-        families = collections.Counter(s.family for s in told.values() if s)
+        families = collections.Counter(s.family for s in sightings.values() if s)
         includes = {family: _INCLUDES.get(family, set()) for family in families}
         # Which pairs are wrong looks otherwise in another case: what most of them show is said.
         of_pairs = [family for family in families if family in _OF_PAIRS]
@@ -203,38 +205,38 @@ class Casebook:
                 includes[_ANY_PAIRS] = includes[_ANY_PAIRS] | {*of_pairs}
         included = {other for others in includes.values() for other in others}
         return [
-            self._hypothesis(family, {family, *includes[family]}, told)
+            self._hypothesis(family, {family, *includes[family]}, sightings)
             for family in families
             if family not in included
         ]
 
     def _hypothesis(
-        self, family: str, alike: set[str], told: Mapping[Place, Sighting | None]
+        self, family: str, alike: set[str], sightings: Mapping[Place, Sighting | None]
     ) -> Hypothesis:
-        own = [s for s in told.values() if s and s.family == family]
+        own = [s for s in sightings.values() if s and s.family == family]
         alone = own[0].kind is Kind.NUMBERS
         # The first that knows its step. By chance a number has something in common with a length in
         # one case, and then a longer title.
         best = min(own, key=lambda s: (not s.located, alone and len(s.text.title)))
-        shown = frozenset(place for place, s in told.items() if s and s.family in alike)
+        shown = frozenset(place for place, s in sightings.items() if s and s.family in alike)
         checks = {check for check, _ in shown}
         implied = frozenset(
             place
             for place in self._wrong
-            if PLAIN in checks or place[0] in checks or (alone and place not in told)
+            if PLAIN in checks or place[0] in checks or (alone and place not in sightings)
         )
-        against = frozenset(told) - shown
+        against = frozenset(sightings) - shown
         others = implied - shown
         return Hypothesis(best.id, best.kind, best.text, shown, others, against, best.spot)
 
     def _fitted(self) -> dict[Place, Sighting | None]:
         """Fit numbers to wrong results, those of the plain case first, until most are in vain."""
-        told: dict[Place, Sighting | None] = {}
+        sightings: dict[Place, Sighting | None] = {}
         for place in sorted(self._to_fit, key=lambda place: (place[0] != PLAIN, place)):
-            if 2 * list(told.values()).count(None) > len(self._to_fit):
+            if 2 * list(sightings.values()).count(None) > len(self._to_fit):
                 break
-            told[place] = self._to_fit[place]()
-        return told
+            sightings[place] = self._to_fit[place]()
+        return sightings
 
     def _cause(self, found: Hypothesis, cases: frozenset[Place], source: Source | None) -> Cause:
         id = f"{self._problem.id.upper()}-{found.id}"

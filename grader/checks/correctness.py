@@ -316,14 +316,14 @@ def _element(
     name: str, index: tuple[int, ...], got: float, truth: float, allowed: float, ratio: float
 ) -> str:
     place = ", ".join(map(str, index))
-    shown_got, shown_truth = told_apart(got, truth)
+    shown_got, shown_truth = distinct(got, truth)
     text = f"{name}[{place}]   got {shown_got}   expected {shown_truth}   allowed {allowed:.2g}"
     if not math.isfinite(ratio):
         return text
     return text + (f"   ({ratio:,.0f}x)" if ratio >= 10 else f"   ({ratio:.2g}x)")
 
 
-def told_apart(got: float, expected: float, most: int = 16) -> tuple[str, str]:
+def distinct(got: float, expected: float, most: int = 16) -> tuple[str, str]:
     """Write two numbers with as many digits, from six to `most`, as make them differ."""
     for digits in range(6, most + 1):
         texts = f"{got:.{digits}g}", f"{expected:.{digits}g}"

@@ -52,7 +52,7 @@ class Group:
                     _write(self._folder / "cgroup.procs", pid)
         except OSError as error:
             self.close()
-            raise NoGroup(_told(error)) from None
+            raise NoGroup(_reason(error)) from None
 
     def is_over(self) -> bool:
         """Whether the kernel ended a process of the group for want of memory."""
@@ -116,7 +116,7 @@ def _found(mounted: Path) -> Path | str:
         (parent / OWN).mkdir(exist_ok=True)
         return _enabled(parent, pids)
     except OSError as error:
-        return _told(error)
+        return _reason(error)
 
 
 def _is_given(group: Path, mounted: Path) -> bool:
@@ -165,5 +165,5 @@ def _write(path: Path, value: object) -> None:
     path.write_text(str(value), encoding="ascii")
 
 
-def _told(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return f"no control group can be made: {error.strerror}"

@@ -12,7 +12,7 @@ from grader.causes.rules.others import limited, overflow
 from grader.causes.rules.placement import misplaced
 from grader.causes.rules.pointers import outside
 from grader.causes.rules.sighting import Result, Sighting
-from grader.causes.state.program import Called, Told, trimmed, untold
+from grader.causes.state.program import Called, ProgramReport, of_unknown, trimmed
 from grader.checks.correctness import find_differences
 from grader.checks.counted_pairs import counted_pairs, tile_map
 from grader.checks.outcome import of_call
@@ -74,23 +74,23 @@ class Looks:
         sighting = rounded(case, found) if found and not of_dot else _overflow(session, called)
         evidence = self.watched(session, called)
         trace = evidence.trace
-        told, place = self._told(called, evidence), (check.id, called.number - 1)
-        part = told.part if told is not None else None
-        if told is not None and told.pairs is not None:
-            self._casebook.add_state(place, told.pairs)
-        elif told is not None and part is not None:
+        report, place = self._report(called, evidence), (check.id, called.number - 1)
+        part = report.part if report is not None else None
+        if report is not None and report.pairs is not None:
+            self._casebook.add_state(place, report.pairs)
+        elif report is not None and part is not None:
             located = called.source.keeps_given
-            state = of_state(told.record, part.roles[0], in_unit=part.in_unit, located=located)
+            state = of_state(report.record, part.roles[0], in_unit=part.in_unit, located=located)
             if state is not None:
                 self._casebook.add_state(place, state)
                 sighting = sighting or (state if part.in_unit else None)
-        elif told is not None and told.never:
-            self._casebook.add_state(place, in_no_tile(told.record, told.never))
+        elif report is not None and report.never:
+            self._casebook.add_state(place, in_no_tile(report.record, report.never))
         if trace is None:
             sighting = sighting or (rounded(case, found) if found is not None else None)
             if sighting is not None:
                 self._casebook.add_seen(place, sighting)
-            return Seen(trace=None if session.machine else _shown(told), rounding=found)
+            return Seen(trace=None if session.machine else _shown(report), rounding=found)
         sighting = sighting or look(called.problem.id, case, trace, result)
         numbers = called.inputs, called.evidence.outputs, called.expected
         sighting = sighting or as_read(case, trace, *numbers)
@@ -108,7 +108,7 @@ class Looks:
             if counted is not None and product != "out":
                 self._casebook.add_product(place, product, counted.product_line)
         tiles = tile_map(counted) if counted is not None else None
-        return Seen(tiles, _shown(told), found, first_nan(trace))
+        return Seen(tiles, _shown(report), found, first_nan(trace))
 
     def at_fault(self, session: Session, called: Called, how: str, line: int, of: str) -> bool:
         """Look why a kernel came outside of its tensors in a way of `Outside`, at a line.
@@ -162,22 +162,22 @@ class Looks:
             self._followed = True  # what fails once may fail each time
         return session.call(case, inputs, names, traced=True)
 
-    def _told(self, called: Called, evidence: CallEvidence) -> Told | None:
+    def _report(self, called: Called, evidence: CallEvidence) -> ProgramReport | None:
         """Return what the program did that was followed, None of a call without one."""
         if evidence.rounds is None:
             return None
         self._followed = True
-        return called.told(evidence)
+        return called.report(evidence)
 
 
-def _shown(told: Told | None) -> TraceRecord | None:
+def _shown(report: ProgramReport | None) -> TraceRecord | None:
     """Return what the program did, and why that does not say what is wrong.
 
     None where nothing is wrong with its results.
     """
-    if told is None or not (told.is_known or told.why_not):
+    if report is None or not (report.is_known or report.why_not):
         return None
-    return trimmed(told.record if told.is_known else untold(told))
+    return trimmed(report.record if report.is_known else of_unknown(report))
 
 
 def _overflow(session: Session, called: Called) -> Sighting | None:

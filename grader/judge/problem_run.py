@@ -348,7 +348,7 @@ class ProblemRun:
         figures = count_work(problem, case, evidence.trace)
         with contextlib.suppress(Exception):  # the judge's own: the count is right all the same
             if evidence.rounds is not None:
-                trace = trimmed(called.told(evidence).record)
+                trace = trimmed(called.report(evidence).record)
                 figures = figures.model_copy(update={"trace": trace})
         return Evidence(figures=figures)
 

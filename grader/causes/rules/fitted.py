@@ -69,9 +69,9 @@ def _shares_of_tiles(rows: Rows, columns: str = "") -> Sighting | None:
         counts = counts_of(rows, tiles & rows.visible[:, None, :])
         if counts is None:
             continue
-        told = _as_keys(rows, counts, tiles & rows.visible.any(0))
-        if told is not None or tile == 1:  # the share of one key says nothing of tiles
-            return told
+        found = _as_keys(rows, counts, tiles & rows.visible.any(0))
+        if found is not None or tile == 1:  # the share of one key says nothing of tiles
+            return found
         known = ~counts.isnan()
         spread = counts.masked_fill(~known, -math.inf).amax(1) - counts.nan_to_num(1e300).amin(1)
         row = int((known.sum(1) + spread / (1.0 + spread.abs())).argmax())
@@ -141,9 +141,9 @@ def _other_keys(rows: Rows) -> Sighting | None:
         counts = None
         if len(groups) * _EQUATIONS <= rows.values.shape[1]:
             counts = counts_of(rows, groups & rows.visible[:, None, :])
-        told = None if counts is None else _as_keys(rows, counts, groups & rows.visible.any(0))
-        if told is not None:
-            return told
+        found = None if counts is None else _as_keys(rows, counts, groups & rows.visible.any(0))
+        if found is not None:
+            return found
     return None
 
 

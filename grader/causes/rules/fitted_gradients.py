@@ -19,9 +19,9 @@ from grader.causes.rules.sighting import Sighting, by_numbers
 
 _COLUMNS = 16  # of head_dim: enough for a few numbers of a whole head
 _SAME = 1e-2  # of two factors
-_SHARE = 1e-3  # of a product: a term that has less is not told
+_SHARE = 1e-3  # of a product: a term that has less is left out
 _LOG2E = 1.0 / math.log(2.0)
-# Terms that dS may be the sum of, with numbers before them; the first that fit are told.
+# Terms that dS may be the sum of, with numbers before them; the first that fit are named.
 _OF_DS = (
     ("P * dP", "P * delta"),
     ("P * dP", "delta"),
@@ -54,7 +54,7 @@ def fitted(wrong: Outputs) -> Sighting | None:
     for head in heads:
         some = head.of_columns(_COLUMNS)
         found = _other_terms(some) or other_weights(some) or far_pairs(wrong.case, some)
-        # Where rows see little more than one key each, factors and deltas cannot be told apart.
+        # Where rows see little more than one key each, factors and deltas look alike.
         found = found or _rows_scaled(some) or other_delta(some) or other_pairs(head)
         found = found or other_heads(wrong, some) or parts_of_dq(head)
         if found is not None:
@@ -83,11 +83,13 @@ def _other_terms(head: Head) -> Sighting | None:
                     for a, term, size in zip(numbers, terms, sizes, strict=True)
                     if size > _SHARE * max(sizes)
                 ]
-                return _told(head, kept, factor, of_mask)
+                return _sighting(head, kept, factor, of_mask)
     return None
 
 
-def _told(head: Head, kept: list[tuple[float, str]], factor: str, of_mask: str) -> Sighting | None:
+def _sighting(
+    head: Head, kept: list[tuple[float, str]], factor: str, of_mask: str
+) -> Sighting | None:
     if not kept:  # what came out is 0, as products times 0 are
         return None
     name, made = head.name, "P" if head.name == "dv" else "dS"
@@ -96,7 +98,7 @@ def _told(head: Head, kept: list[tuple[float, str]], factor: str, of_mask: str) 
         signs = [1.0, -1.0][: len(due)]
         if all(abs(a - sign) <= _SAME for (a, _), sign in zip(kept, signs, strict=True)):
             return None  # what is wrong is in other heads, or not of this kind
-    # A factor of all terms is told apart where it has a name.
+    # A factor of all terms is named where it has a name.
     whole = _named(head, kept[0][0])
     sum_of = _sum_of(head, [(a / kept[0][0] if whole else a, term) for a, term in kept])
     before = [] if name == "dv" else ["softmax_scale"]

@@ -23,7 +23,7 @@ _SAME = 1e-2  # relative, of two terms
 _FEWEST = 16  # rows of a head
 _MOST_TIMES = 64
 _LOG2E = 1.0 / math.log(2.0)
-_told = functools.partial(by_numbers, "OTHER-SINK-LOGIT")
+_sighting = functools.partial(by_numbers, "OTHER-SINK-LOGIT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,13 +73,13 @@ def other_logit(wrong: Outputs) -> Sighting | None:
     rows = _Denominators(got.double(), truth, alone["out"], alone["lse"], top, sinks, known.scale)
     scores[..., 0] += sinks[:, None]  # some models change the share of one key by it
     if rows.explained_by(scores.softmax(-1) @ known.values()):
-        return _told(variant="on_key_zero")
+        return _sighting(variant="on_key_zero")
     for text, factor in _factors(rows):
         if rows.explained_by(rows.of_keys * factor[..., None]):
-            return _told(variant="other_factor", factor=text)
+            return _sighting(variant="other_factor", factor=text)
     for text, term in _candidates(rows):
         if rows.explained(term):
-            return _told(variant="other_term", term=text)
+            return _sighting(variant="other_term", term=text)
     found = rows.found()
     known = ~found.isnan()
     if not bool((known.sum(-1) >= _FEWEST // 2).all()) or not rows.explained(found.nan_to_num(0.0)):
@@ -161,7 +161,7 @@ def _counted(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     counts = near[0, 0][known[0, 0]]
     if bool((counts.diff() < 0.0).any()):  # later rows see more tiles
         return None
-    return _told(variant="once_a_tile", first=float(counts[0]), last=float(counts[-1]))
+    return _sighting(variant="once_a_tile", first=float(counts[0]), last=float(counts[-1]))
 
 
 def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
@@ -172,7 +172,7 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     if bool((owners.any(-1) | ~known).all()) and bool((known & ~own).any()):
         batch, head, query = (int(n) for n in (known & ~own).nonzero()[0])
         owner = int(owners[batch, head, query].int().argmax())
-        return _told(variant="of_other_heads", head=head, batch=batch, owner=owner)
+        return _sighting(variant="of_other_heads", head=head, batch=batch, owner=owner)
     middle = found.nanmedian(-1).values  # (batch, heads)
     apart = (found - middle[..., None]).abs() > _SAME * middle[..., None].abs()
     if bool((apart & known).any()):
@@ -181,7 +181,7 @@ def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
     often = float(times[0, 0].round())
     if 2.0 <= often <= _MOST_TIMES and bool(((times - often).abs() <= _SAME).all()):
         how = "twice" if often == 2.0 else f"{often:.0f} times"
-        return _told(variant="often", often=how)
+        return _sighting(variant="often", often=how)
     off = (middle - due).abs() / due
     batch, head = divmod(int(off.argmax()), len(due))
-    return _told(found=float(middle[batch, head]), head=head, batch=batch, due=float(due[head]))
+    return _sighting(found=float(middle[batch, head]), head=head, batch=batch, due=float(due[head]))

@@ -31,14 +31,14 @@ def other_pairs(head: Head) -> Sighting | None:
     """Query heads, or tiles of the rows that are summed over, count otherwise than once."""
     heads, length = (head.probs.shape[0], head.probs.shape[1 if head.name != "dq" else 2])
     if head.name != "dq" and heads > 1:
-        found = _told(head, torch.eye(heads).repeat_interleave(length, 1) > 0, of_heads=True)
+        found = _of_counts(head, torch.eye(heads).repeat_interleave(length, 1) > 0, of_heads=True)
         if found is not None:
             return found
     for tile in TILES:
         groups = tiles_of(length, tile)
         if len(groups) < 2 or (head.name != "dq" and heads > 1):
             continue
-        found = _told(head, groups, of_heads=False)
+        found = _of_counts(head, groups, of_heads=False)
         if found is not None:
             return found
     return None
@@ -66,13 +66,13 @@ def parts_of_dq(head: Head) -> Sighting | None:
             if len(groups) < 2:
                 continue
             of_terms = f"{of_sum} of "
-            found = _told(other, groups, of_heads=False, weights=weights, of_sum=of_terms)
+            found = _of_counts(other, groups, of_heads=False, weights=weights, of_sum=of_terms)
             if found is not None:
                 return found
     return None
 
 
-def _told(
+def _of_counts(
     head: Head,
     groups: torch.Tensor,
     *,
@@ -101,14 +101,14 @@ def _told(
     if counts is None:
         return None
     size = parts.norm(dim=-1).clamp(min=1e-300)
-    told = size > _SHARE * size.amax(1, keepdim=True)
+    clear = size > _SHARE * size.amax(1, keepdim=True)
     whole = (counts - counts.round()).abs() <= _SAME
-    if not bool((whole | ~told).all()):
-        return _shares(head, groups, counts.masked_fill(~told, math.nan), of_heads)
-    if bool((counts[told].round() < 0).any()):
+    if not bool((whole | ~clear).all()):
+        return _shares(head, groups, counts.masked_fill(~clear, math.nan), of_heads)
+    if bool((counts[clear].round() < 0).any()):
         return None
-    odd = told & (counts.round() != 1.0)
-    if not odd.any() or bool((counts[told].round() > _MOST_COUNT).any()):
+    odd = clear & (counts.round() != 1.0)
+    if not odd.any() or bool((counts[clear].round() > _MOST_COUNT).any()):
         return None
     row = int(odd.any(1).int().argmax())
     pieces = []

@@ -113,11 +113,11 @@ def _columns(products: torch.Tensor, y: torch.Tensor, off: torch.Tensor) -> Sigh
         counts = factors_of(parts.mT, y, _UNEXPLAINED * float(off.norm()))
         if counts is None or float(counts.abs().max()) > _MOST_COUNT:
             continue
-        told = _told(counts, tile, cols)
-        if not told:
+        spans = _spans(counts, tile, cols)
+        if not spans:
             return None
         return by_numbers(
-            "COLUMNS-COUNTED-OTHERWISE", columns=told[0], counts=", ".join(told[:_SPANS])
+            "COLUMNS-COUNTED-OTHERWISE", columns=spans[0], counts=", ".join(spans[:_SPANS])
         )
     return None
 
@@ -139,27 +139,27 @@ def as_read(
     made = (x * w) @ reads[0]
     if bool((element_errors("y", got["y"], expected, around=made) > 1.0).any()):
         return None
-    told = _told(reads[0], 1, x.shape[1])
+    spans = _spans(reads[0], 1, x.shape[1])
     return Sighting(
         "COLUMNS-COUNTED-OTHERWISE",
         line_of(trace, "x"),
-        columns=told[0],
-        counts=", ".join(told[:_SPANS]),
+        columns=spans[0],
+        counts=", ".join(spans[:_SPANS]),
     )
 
 
-def _told(counts: torch.Tensor, tile: int, cols: int) -> list[str]:
+def _spans(counts: torch.Tensor, tile: int, cols: int) -> list[str]:
     """Say which columns count otherwise than once, those alike together."""
-    told = []
+    spans = []
     left = (counts - 1.0).abs() > _SAME
     while left.any():
         count = float(counts[int(left.int().argmax())])
         alike = left & ((counts - count).abs() <= _SAME * max(1.0, abs(count)))
         columns = alike.repeat_interleave(tile)[:cols]
         one = int(columns.sum()) == 1
-        told.append(f"column{'' if one else 's'} {ranges(columns)} {_times(count, one)}")
+        spans.append(f"column{'' if one else 's'} {ranges(columns)} {_times(count, one)}")
         left &= ~alike
-    return told
+    return spans
 
 
 def _times(count: float, one: bool) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from grader.causes.rules.sighting import Sighting
-from grader.causes.state import telling
+from grader.causes.state import program_record
 from grader.causes.state.comparing import Part, compare
 from grader.causes.state.conclusion import conclusion_of
 from grader.causes.state.wrong_pairs import of_heads, of_pairs
@@ -22,7 +22,7 @@ from grader.spec.problem import Problem
 from grader.spec.problem_tables import Check
 from grader.spec.trace_record import TileRound, TraceRecord
 
-MOST_TOLD = 12  # rounds in a message: a record holds a message for each check
+MOST_SHOWN = 12  # rounds in a message: a record holds a message for each check
 
 Ids = tuple[int, int, int]
 
@@ -57,7 +57,7 @@ class Called:
         lines = self.source.num_lines
         return RoundsShape.of(self.case, lines, row=self._worst()[0], program=program)
 
-    def told(self, followed: CallEvidence, program: Ids | None = None) -> Told:
+    def report(self, followed: CallEvidence, program: Ids | None = None) -> ProgramReport:
         """Compare what was seen in the call that followed a program with the oracle."""
         problem, case, rounds = self.problem, self.case, followed.rounds
         failure = self.failure or outcome.of_call(followed, problem.signature)
@@ -74,17 +74,24 @@ class Called:
         )
         worst = self._worst()
         if rounds is None or not (rounds.queries >= 0).any():
-            return Told(_with(record, conclusion=_nothing_seen(problem, case, worst[0], program)))
+            return ProgramReport(
+                _with(record, conclusion=_nothing_seen(problem, case, worst[0], program))
+            )
         wrong = self._are_wrong(rounds.queries)
         compared = compare(problem.id, case, self.inputs, rounds, wrong=wrong)
-        corner = telling.Corner.of(case, rounds, compared, worst)
-        shown = telling.program_of(case, rounds, corner)
+        corner = program_record.Corner.of(case, rounds, compared, worst)
+        shown = program_record.program_of(case, rounds, corner)
         end = conclusion_of(
             rounds, compared, followed.trace, failed=failure is not None, wrong=wrong
         )
-        tiles = telling.rounds_of(case, self.source, rounds, compared, corner, wrong=wrong)
-        told, is_known, conclusion, pairs = wrong and failure is None, end.is_known, end.text, None
-        if told and not rounds.kernel:
+        tiles = program_record.rounds_of(case, self.source, rounds, compared, corner, wrong=wrong)
+        judged, is_known, conclusion, pairs = (
+            wrong and failure is None,
+            end.is_known,
+            end.text,
+            None,
+        )
+        if judged and not rounds.kernel:
             pairs = of_heads(case, rounds, compared)
             pairs = pairs or of_pairs(problem.id, case, rounds, compared)
             astray = next((tile for tile in tiles if tile.facts), None)
@@ -95,13 +102,13 @@ class Called:
             program=shown,
             tiles=len(rounds) + rounds.more,
             rounds=tiles,
-            parting=telling.parting_of(rounds, compared, self.source),
+            parting=program_record.parting_of(rounds, compared, self.source),
             conclusion=conclusion,
             notes=end.notes,
         )
-        why_not = end.why_not if told else ""
-        part, never = (compared.part, end.never) if told else (None, "")
-        return Told(record, told and is_known, why_not, part, never, pairs)
+        why_not = end.why_not if judged else ""
+        part, never = (compared.part, end.never) if judged else (None, "")
+        return ProgramReport(record, judged and is_known, why_not, part, never, pairs)
 
     def _worst(self) -> tuple[int, int]:
         """Return the row of q, over batch and heads, of the worst element, and its column.
@@ -128,7 +135,7 @@ class Called:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class ProgramReport:
     """The record of a program. `is_known`: why its results are wrong, or where that happens.
 
     `why_not` says why neither is known of wrong results; `part` is where they went wrong, `never`
@@ -144,9 +151,11 @@ class Told:
     pairs: Sighting | None = None
 
 
-def untold(told: Told) -> TraceRecord:
+def of_unknown(report: ProgramReport) -> TraceRecord:
     """Return the record of a program of which nothing is known, with the reason."""
-    return _with(told.record, conclusion=f"where it goes wrong is not known, for {told.why_not}")
+    return _with(
+        report.record, conclusion=f"where it goes wrong is not known, for {report.why_not}"
+    )
 
 
 def trimmed(record: TraceRecord) -> TraceRecord:
@@ -162,7 +171,7 @@ def trimmed(record: TraceRecord) -> TraceRecord:
         at_an_end = tile in (rounds[0], rounds[-1])
         return not at_an_end, abs(tile.number - center)
 
-    kept = sorted(rounds, key=distance)[:MOST_TOLD]
+    kept = sorted(rounds, key=distance)[:MOST_SHOWN]
     return _with(record, rounds=tuple(sorted(kept, key=lambda tile: tile.number)))
 
 

@@ -56,12 +56,12 @@ def _load(case: Case, name: str, load: dict[str, int]) -> str:
         rows = f"rows {first} to {last} of the head {end - plane} further on"
     elif load["rows"] != last - first + 1:
         rows = f"{load['rows']} rows from {first} to {last}"
-    told = [f"loads {name} of head {plane % heads}{batch}: {rows}"]
-    told.append(f"columns {load['column']}-{load['last_column']}")
-    told += [f"{load[n]:,} elements {n}" for n in ("masked", "outside") if load[n]]
+    facts = [f"loads {name} of head {plane % heads}{batch}: {rows}"]
+    facts.append(f"columns {load['column']}-{load['last_column']}")
+    facts += [f"{load[n]:,} elements {n}" for n in ("masked", "outside") if load[n]]
     if load["apart"] > _BYTES.get(case.dtype, 2):
-        told.append(f"neighbouring elements {load['apart']} bytes apart")
-    return ", ".join(told)
+        facts.append(f"neighbouring elements {load['apart']} bytes apart")
+    return ", ".join(facts)
 
 
 def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:

@@ -62,9 +62,9 @@ class Role:
     def fits_but_for_underflow(self, r: int) -> bool:
         """Whether it is small after a round where it should be too small for fp32, else right."""
         tiny = self.wanted[r] < _LEAST
-        told = self.heard[r] & ~tiny
+        clear = self.heard[r] & ~tiny
         underflows = np.abs(self.variable.values[r]) <= 10 * _LEAST
-        return bool(told.any() and np.where(tiny, underflows, self.agrees[r])[self.heard[r]].all())
+        return bool(clear.any() and np.where(tiny, underflows, self.agrees[r])[self.heard[r]].all())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -104,7 +104,7 @@ def _follow(call: Called, session: Session, wanted: Wanted) -> TraceRecord:
     shape = call.to_follow(wanted.program)
     names = tuple(call.expected.truth)
     evidence = session.call(call.case, call.inputs, names, traced=True, follow=shape)
-    return call.told(evidence, wanted.program).record
+    return call.report(evidence, wanted.program).record
 
 
 def _unusable(problem: Problem, source: Source, seed: str) -> TraceRecord:

@@ -11,7 +11,7 @@ from grader.causes.state.blame import lines_to_blame
 from grader.causes.state.comparing import ROLES, Compared
 from grader.causes.state.ran import assignments, source_lines, what_ran
 from grader.causes.state.roles import Role
-from grader.checks.correctness import ranges_of, told_apart
+from grader.checks.correctness import distinct, ranges_of
 from grader.kernel.observers.rounds import Rounds, Variable
 from grader.source.submission import Source
 from grader.spec.cases import Case
@@ -85,8 +85,8 @@ def rounds_of(
     *,
     wrong: bool,
 ) -> tuple[TileRound, ...]:
-    """Return what is shown of each round; facts are told where the result is wrong."""
-    told = []
+    """Return what is shown of each round; facts are there where the result is wrong."""
+    tiles = []
     for r in range(len(rounds)):
         shown: list[Shown] = []
         known: list[Variable] = []
@@ -103,7 +103,7 @@ def rounds_of(
             ]
             shown += [s for v in others[:_MOST_OTHERS] for s in _numbers(v, r, corner)]
         keys = compared.oracle.positions[r]
-        told.append(
+        tiles.append(
             TileRound(
                 number=r + 1,
                 keys=ranges_of(keys[keys >= 0].tolist()) or "none",
@@ -114,7 +114,7 @@ def rounds_of(
                 facts=tuple(_facts(rounds, compared, r, corner.row)) if wrong else (),
             )
         )
-    return tuple(told)
+    return tuple(tiles)
 
 
 def _of_role(name: str, role: Role, r: int, compared: Compared, corner: Corner) -> list[Shown]:
@@ -125,12 +125,12 @@ def _of_role(name: str, role: Role, r: int, compared: Compared, corner: Corner) 
         return [s.model_copy(update={"role": name, "agrees": status}) for s in shown]
     apart = int((~role.agrees[r]).sum())
     by_query = dict(zip(corner.queries, role.agrees[r][list(corner.rows)].tolist(), strict=True))
-    told = []
+    marked = []
     for s in shown:  # a matrix is shown by the query: one may agree where another does not
         agrees = by_query.get(s.query, False)
         update = {"role": name, "agrees": agrees, "apart": 0 if agrees else apart}
-        told.append(s.model_copy(update=update))
-    return told
+        marked.append(s.model_copy(update=update))
+    return marked
 
 
 def _numbers(
@@ -160,7 +160,7 @@ def _pair(name: str, query: int | None, yours: np.ndarray, wanted: np.ndarray | 
     if wanted is None:
         return Shown(name=name, query=query, yours=tuple(texts))
     pairs = [  # with more than six digits where rounding alone does not make them differ
-        told_apart(a, b, most=6 if abs(a - b) <= 1e-5 * abs(b) else 9)
+        distinct(a, b, most=6 if abs(a - b) <= 1e-5 * abs(b) else 9)
         for a, b in zip(yours.tolist(), wanted.tolist(), strict=True)
     ]
     return Shown(
@@ -176,20 +176,20 @@ def _facts(rounds: Rounds, compared: Compared, r: int, row: int) -> list[str]:
 
     The example is of the row that is shown, if it has one.
     """
-    oracle, told = compared.oracle, []
+    oracle, facts = compared.oracle, []
     seqlen_k = oracle.never.shape[1]
     if oracle.other_head is not None and r == oracle.other_head:
-        told.append("its keys are of another kv head than these queries need")
+        facts.append("its keys are of another kv head than these queries need")
     mixed = int(rounds.column("mixed")[r])
     if mixed:  # which of the two is wrong is not known, nor what the mask was made for
         head, start = divmod(mixed - 1, seqlen_k)
         elsewhere = head not in rounds.keys[r] // seqlen_k
         met = "of another kv head" if elsewhere else f"from row {start} on"
-        told.append(f"its weights met V {met}, not V of its own keys")
-        return told
+        facts.append(f"its weights met V {met}, not V of its own keys")
+        return facts
     padding = int(oracle.pairs.padding[r])
     if padding:
-        told.append(f"{padding} pairs of a query and an element past the last key were counted")
+        facts.append(f"{padding} pairs of a query and an element past the last key were counted")
     kinds = (
         (oracle.pairs.again[r], "", "counted again, after an earlier tile"),
         (oracle.pairs.extra[r], "hidden ", "counted"),
@@ -201,11 +201,11 @@ def _facts(rounds: Rounds, compared: Compared, r: int, row: int) -> list[str]:
             query, key = int(rounds.queries[here]) % oracle.seqlen_q, int(pairs[here].argmax())
             count = int(pairs.sum())
             pair, were = ("pair", "was") if count == 1 else ("pairs", "were")
-            told.append(
+            facts.append(
                 f"{count} {kind}{pair} of a query and a key {were} {what},"
                 f" such as query {query} and key {key}"
             )
-    return told
+    return facts
 
 
 def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | None:

@@ -10,7 +10,7 @@ import pytest
 
 from grader.causes.rules.look import look
 from grader.causes.rules.sighting import Result
-from grader.causes.state.program import MOST_TOLD, Called, trimmed
+from grader.causes.state.program import MOST_SHOWN, Called, trimmed
 from grader.checks.correctness import expect, find_differences
 from grader.checks.counted_pairs import counted_pairs, tile_map
 from grader.isolate.evidence import CallEvidence
@@ -77,9 +77,9 @@ def traces(found):
 def test_the_first_wrong_case_tells_where_the_state_parts_and_no_other_does():
     found = messages("p03", UNSCALED_SUM, "plain", "unequal")
     assert set(found) >= {("plain", 0), ("unequal", 0)}
-    told = traces(found)
-    assert list(told) == [("plain", 0)]
-    record = told["plain", 0]
+    record = traces(found)
+    assert list(record) == [("plain", 0)]
+    record = record["plain", 0]
     assert record == trace("p03", UNSCALED_SUM, "plain:1", seed=SEED)  # two tiles: nothing is cut
     assert record.parting.number == 2 and record.parting.names == ("running_sum",)
     assert "tl.sum(p, 1)" in record.parting.lines[0].text
@@ -99,9 +99,9 @@ def test_a_later_check_tells_where_the_first_had_no_program():
     # In the plain case nothing visits a key, so there is no program; with more keys there is one.
     loop = "for key_start in range(0, seqlen_k, BLOCK_N):"
     wrong = edited(model_answer("p03"), (loop, loop.replace("seqlen_k", "seqlen_k - 128")))
-    told = traces(messages("p03", wrong, "plain", "unequal"))
-    assert ("plain", 0) not in told
-    assert [check for check, _ in told] == ["unequal"]
+    record = traces(messages("p03", wrong, "plain", "unequal"))
+    assert ("plain", 0) not in record
+    assert [check for check, _ in record] == ["unequal"]
 
 
 UNTOLD = {
@@ -127,10 +127,10 @@ UNTOLD = {
 def test_what_cannot_be_told_has_a_reason(reason):
     source, edits = UNTOLD[reason]
     found = messages("p03", edited(source(), *edits), "plain")
-    (told,) = traces(found).values()
-    assert told.parting is None and told.program is not None
-    begins = f"queries {told.program.queries} of head 0: where it goes wrong is not known, for "
-    assert state(told).startswith(begins + reason)
+    (record,) = traces(found).values()
+    assert record.parting is None and record.program is not None
+    begins = f"queries {record.program.queries} of head 0: where it goes wrong is not known, for "
+    assert state(record).startswith(begins + reason)
 
 
 @pytest.mark.parametrize("problem_id", drawn(["p03", "p06"], 2))
@@ -216,15 +216,15 @@ def test_v_of_another_head_is_told_apart_from_other_rows_of_v():
         ("p05-groups_for_k_alone", "groups:1", "of another kv head, not V of its own keys"),
         ("p05-v_not_advanced", "plain:1", "from row 0 on, not V of its own keys"),
     ):
-        told = trace("p05", mutants[name].applied_to(whole_answer("p05")), case)
-        parting = told.rounds[told.parting.number - 1]
+        record = trace("p05", mutants[name].applied_to(whole_answer("p05")), case)
+        parting = record.rounds[record.parting.number - 1]
         assert parting.facts == (f"its weights met V {fact}",)
 
 
 def test_one_name_parts_and_two_part():
     mutant = next(m for m in MUTANTS if m.id == "p06-safe_maximum_kept_as_the_running_one")
-    told = trace("p06", mutant.applied_to(whole_answer("p06")), "unaligned_window:8")
-    assert told.parting.text.endswith("; running_sum diverges with it")
+    record = trace("p06", mutant.applied_to(whole_answer("p06")), "unaligned_window:8")
+    assert record.parting.text.endswith("; running_sum diverges with it")
 
 
 @pytest.mark.parametrize("problem_id", ["p04", *drawn(["p02", "p08"], 2)])
@@ -233,13 +233,13 @@ def test_the_call_that_counts_work_is_followed_and_no_other_is_made(problem_id, 
     assert [call.followed for call in calls] == [problem_id == "p04"]
     assert (figures.trace is not None) == (problem_id == "p04")
     if figures.trace is not None:
-        told = figures.trace
-        assert told.result == "right" and len(told.rounds) == min(told.tiles, MOST_TOLD)
-        assert told == trimmed(trace("p04", whole_answer("p04"), "work:1", seed=SEED))
+        record = figures.trace
+        assert record.result == "right" and len(record.rounds) == min(record.tiles, MOST_SHOWN)
+        assert record == trimmed(trace("p04", whole_answer("p04"), "work:1", seed=SEED))
 
 
 def test_work_is_counted_where_following_fails(monkeypatch):
-    monkeypatch.setattr(Called, "told", lambda *_: 1 / 0)
+    monkeypatch.setattr(Called, "report", lambda *_: 1 / 0)
     figures = count_work(whole_answer("p04"), load_problem("p04")).figures
     assert figures is not None and figures.trace is None
 
@@ -247,25 +247,25 @@ def test_work_is_counted_where_following_fails(monkeypatch):
 def test_long_and_odd_names_are_cut_and_the_state_is_told():
     name = "ſumme_" + "長" * 90
     source = re.sub(r"\brunning_sum\b", name, UNSCALED_SUM)
-    (told,) = traces(messages("p03", source, "plain")).values()
-    assert told.parting.number == 2 and len(told.parting.names[0].encode()) <= 64 + 2
-    assert len(told.model_dump_json()) < 32_000
-    lines = message_lines("p03", causes(problem_with(told))[0], 80)
+    (record,) = traces(messages("p03", source, "plain")).values()
+    assert record.parting.number == 2 and len(record.parting.names[0].encode()) <= 64 + 2
+    assert len(record.model_dump_json()) < 32_000
+    lines = message_lines("p03", causes(problem_with(record))[0], 80)
     assert "wrong in tile 2" in " ".join(" ".join(lines).split())
 
 
 def test_a_line_without_an_end_is_cut():
     long = "running_sum = running_sum + tl.sum(p, 1)" + "  # " + "x" * 200_000
     source = model_answer("p03").replace(SUM, long)
-    (told,) = traces(messages("p03", source, "plain")).values()
-    assert told.parting.number == 2 and len(told.model_dump_json()) < 32_000
+    (record,) = traces(messages("p03", source, "plain")).values()
+    assert record.parting.number == 2 and len(record.model_dump_json()) < 32_000
 
 
 def test_nan_in_the_state_is_no_number_and_parts():
     wrong = "running_sum = (running_sum * rescale + tl.sum(p, 1)) * float('nan')"
-    (told,) = traces(messages("p03", model_answer("p03").replace(SUM, wrong), "plain")).values()
-    assert told.parting.number == 1 and told.parting.names[0] == "running_sum"
-    assert "nan" in {value for shown in told.rounds[0].shown for value in shown.yours}
+    (record,) = traces(messages("p03", model_answer("p03").replace(SUM, wrong), "plain")).values()
+    assert record.parting.number == 1 and record.parting.names[0] == "running_sum"
+    assert "nan" in {value for shown in record.rounds[0].shown for value in shown.yours}
 
 
 def forged(shape, generator):
@@ -322,16 +322,16 @@ def test_of_queries_whose_results_are_right_nothing_is_known(called):
     rounds = forged(called.to_follow(), np.random.default_rng(1))
     right = np.where(np.arange(len(rounds.queries)) < 3, np.arange(len(rounds.queries)), -1)
     rounds = dataclasses.replace(rounds, queries=right)
-    assert not called.told(dataclasses.replace(called.evidence, rounds=rounds)).is_known
+    assert not called.report(dataclasses.replace(called.evidence, rounds=rounds)).is_known
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_forged_block_stops_neither_the_judge_nor_its_messages(called, seed):
     rounds = forged(called.to_follow(), np.random.default_rng(seed))
     assert rounds is not None
-    told = called.told(dataclasses.replace(called.evidence, rounds=rounds)).record
-    few = trimmed(told)
-    assert len(few.rounds) <= MOST_TOLD and len(few.model_dump_json()) < 100_000
+    record = called.report(dataclasses.replace(called.evidence, rounds=rounds)).record
+    few = trimmed(record)
+    assert len(few.rounds) <= MOST_SHOWN and len(few.model_dump_json()) < 100_000
     (cause,) = causes(problem_with(few))
     assert not any(CONTROL.search(line) for line in message_lines("p06", cause, 80))
     page_of(problem_with(few))
