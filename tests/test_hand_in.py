@@ -14,7 +14,7 @@ from classroom.records import Student
 from grader.commands.submit import places
 from grader.source.intake.archives import read
 from grader.spec.problem import ROOT
-from tests.harness import model_answer
+from tests.harness import PROMPT_S, model_answer
 from tests.records import write_answers
 
 P02 = "p02/weighted_row_sum.py"
@@ -181,7 +181,7 @@ def test_a_branch_of_ten_billion_files_is_an_error_of_its_student(submit, reposi
     made("update-ref", "refs/heads/bob-b", commit.decode(), told=b"")
     start = time.monotonic()
     found = collected(repository)
-    assert time.monotonic() - start < 10.0
+    assert time.monotonic() - start < PROMPT_S
     assert found["ada"][0].error is None and found["s2"][0].error
 
 
