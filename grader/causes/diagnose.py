@@ -25,12 +25,12 @@ from grader.spec.causes import entry_of
 from grader.spec.grade_record import Diagnosis
 from grader.spec.problem import Problem
 
-_MOST_WAITING = 16  # two for each wrong result that is yet to be looked at, which take memory
-# Wrong results that numbers are fitted to, where nothing else says what is wrong.
+_MOST_WAITING = 16  # comparisons, two for each wrong result: each holds its tensors in memory
+# How many wrong results numbers are fitted to, where nothing else says what is wrong.
 _MOST_FITTED, _MOST_FITTED_OF_CHECK = 6, 2
 
-# Fits that hold where simpler ones do: of one tile, or of few keys, cases show the simpler one. And
-# what has several consequences: a case that does not show it itself shows one of them.
+# By mistake, others that count as shows of it: its consequences, which some cases show in its place,
+# and simpler mistakes that look the same in a case of one tile or of few keys.
 _INCLUDES = {
     "MASK-BY-TILE-NUMBER": {"MASK-INSIDE-THE-TILE", "VISIBLE-KEYS-MASKED", "OTHER-PAIRS"},
     "MAXIMUM-IN-ANOTHER-UNIT": {"OPERANDS-ROUNDED", "SUM-OUT-OF-RANGE", "WEIGHTS-INFINITE"},
@@ -39,9 +39,9 @@ _INCLUDES = {
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
 }
-# What a wrong maximum comes to: that one is the cause where both are known.
+# Consequences of a wrong running maximum, which is named in place of them where it is known.
 _OF_A_MAXIMUM = {"OTHER-KEYS"}
-# What is said of wrong pairs that no rule of a mask explains, and what is said where one does.
+# Wrong pairs of a query and a key: the name where no rule of a mask explains them, and the others.
 _ANY_PAIRS = "OTHER-PAIRS"
 _OF_PAIRS = {
     "KEYS-AFTER-THE-QUERY", "KEYS-BEFORE-THE-WINDOW", "KEYS-NEVER-VISITED", "VISIBLE-KEYS-MASKED",
@@ -72,19 +72,19 @@ class Casebook:
         self._known = KnownMistakes(problem.id, known(problem.id))
         self._wrong: list[Place] = []
         self._failed: list[Place] = []  # no numbers came out
-        self._faults: dict[Place, Sighting] = {}  # of these, how a kernel came outside
-        self._seen: dict[Place, Sighting] = {}
-        self._symptoms: dict[Place, Sighting] = {}  # what was seen that may follow of anything
-        self._numbers: dict[Place, Sighting] = {}  # what wrong numbers say alone
-        self._states: dict[Place, Sighting] = {}  # where that of a program first went wrong
-        self._products: dict[Place, tuple[str, int]] = {}  # of a gradient, and the line of its dot
+        self._faults: dict[Place, Sighting] = {}  # of these, accesses outside of a tensor
+        self._seen: dict[Place, Sighting] = {}  # what the kernels were seen to do
+        self._symptoms: dict[Place, Sighting] = {}  # seen as well, but any mistake may lead to it
+        self._numbers: dict[Place, Sighting] = {}  # what wrong numbers say without a kernel
+        self._states: dict[Place, Sighting] = {}  # where the running state first went wrong
+        self._products: dict[Place, tuple[str, int]] = {}  # a wrong gradient, and its product's line
         self._behind = Behind(_MOST_WAITING)
         self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
 
     def add_wrong(self, place: Place, wrong: Outputs, recompute: Recompute) -> None:
-        """Take a wrong result in; it is looked at while others come in.
+        """Add a wrong result, which is compared with the known mistakes in the background.
 
-        `recompute` gives its inputs and what was expected again.
+        `recompute` returns its inputs and a function that computes what was expected.
         """
         self._wrong.append(place)
         of_check = sum(check == place[0] for check, _ in self._to_fit)
@@ -94,9 +94,9 @@ class Casebook:
         self._behind.add(functools.partial(self._known.compare, place, wrong, recompute))
 
     def add_numbers(self, place: Place, look: Callable[[], Sighting | None]) -> None:
-        """Take in what the numbers of a wrong result say alone.
+        """Add what the numbers of a wrong result say without a kernel.
 
-        `look` is called while others come in, unless one known mistake explains all that is wrong.
+        `look` is called in the background, unless one known mistake explains all that is wrong.
         """
         self._behind.add(functools.partial(self._look_at_numbers, place, look))
 
@@ -106,52 +106,53 @@ class Casebook:
             self._numbers[place] = found
 
     def is_sure(self) -> bool:
-        """Whether one known mistake explains all wrong results so far, which are waited for."""
+        """Whether one known mistake explains all wrong results so far; waits for comparisons."""
         self._behind.finish()
         return self._known.is_sure
 
     def add_right(self, case: Case, recompute: Recompute) -> None:
-        """Take a right result in; `recompute` gives its inputs and what was expected again.
+        """Add a right result, which refutes mistakes that would have made it wrong.
 
-        The latter when it is called: most mistakes make no difference on most cases.
+        `recompute` returns its inputs and a function that computes what was expected: it is not
+        called for mistakes that make no difference in this case, which are most.
         """
         self._known.add_right(case, recompute)
 
     def add_failed(self, place: Place) -> None:
-        """Take in that no numbers came out of a case: its message says why."""
+        """Add a case out of which no numbers came; its message says why."""
         self._failed.append(place)
 
     def add_fault(self, place: Place, sighting: Sighting) -> None:
-        """Take in how a kernel came outside of a tensor, which says why no numbers came out.
+        """Add an access outside of a tensor, for which no numbers came out of a case.
 
-        It is a cause where no other is named: other mistakes lead outside, too. What comes outside
-        at one line is one mistake, which looks otherwise at another size.
+        It is a cause where no other is named, because other mistakes lead outside, too. Accesses at
+        one line are one mistake, though they look different at other sizes.
         """
         self._failed.append(place)
         same = (fault for fault in self._faults.values() if fault.line == sighting.line)
         self._faults[place] = next(same, sighting)
 
     def add_seen(self, place: Place, sighting: Sighting) -> None:
-        """Take in what the judge saw the kernel do in a case that came out wrong."""
+        """Add what the judge saw the kernel do in a case with a wrong result."""
         (self._symptoms if sighting.symptom else self._seen).setdefault(place, sighting)
 
     def add_state(self, place: Place, sighting: Sighting) -> None:
-        """Take in where the state of a program that was followed first went wrong.
+        """Add where the running state of a followed program first went wrong.
 
-        Its line is that of a cause that has none; it is a cause where no other is named.
+        A cause without a line has this one. It is itself a cause where no other is named.
         """
         self._states[place] = sighting
 
     def add_product(self, place: Place, name: str, line: int) -> None:
-        """Take in at which line a wrong gradient is a product, whatever is wrong with it."""
+        """Add the line of the product that a wrong gradient is a sum of."""
         self._products[place] = name, line
 
     def add_undefined(self, place: Place) -> None:
-        """Take in that only lanes which a load left undefined are wrong: they make the state so."""
+        """Add that only lanes which a load left undefined are wrong: the state is not at fault."""
         self._states.pop(place, None)
 
     def add_raced(self, place: Place, sighting: Sighting) -> None:
-        """Take in what programs were seen to do that race, though the judged numbers are right."""
+        """Add a race that was seen between programs, though the judged numbers are right."""
         self._wrong.append(place)
         self.add_seen(place, sighting)
 
@@ -177,11 +178,11 @@ class Casebook:
             named = decide(found, self._wrong, self._failed)
         lost = any(state.variant == "maximum" for state in self._states.values())
         follows = lost and {found.id for found, _ in named} <= _OF_A_MAXIMUM
-        # What parts in a plain case is no mistake that shows in other cases alone.
+        # A state that goes wrong in a plain case has no cause that shows in other cases alone.
         parts = {place for place in self._states if place[0] == PLAIN}
         aside = parts and not any(place[0] == PLAIN for _, cases in named for place in cases)
         if not named or follows or aside:
-            # One program is followed: what is wrong in its case is so in all.
+            # One program of one case is followed: its mistake is taken to be that of all.
             states = self._hypotheses(self._states)
             states = [dataclasses.replace(s, implied=everywhere - s.shown) for s in states]
             named = decide(states, self._wrong, self._failed)
@@ -192,10 +193,10 @@ class Casebook:
         return _joined(causes, source)
 
     def _hypotheses(self, sightings: Mapping[Place, Sighting | None]) -> list[Hypothesis]:
-        """Return what sightings say, by mistake; None is a case that was looked at in vain."""
+        """Return one hypothesis a mistake; None stands for a case in which nothing was seen."""
         families = collections.Counter(s.family for s in sightings.values() if s)
         includes = {family: _INCLUDES.get(family, set()) for family in families}
-        # Which pairs are wrong looks otherwise in another case: what most of them show is said.
+        # Cases may show different wrong pairs: the name is that which most of them show.
         of_pairs = [family for family in families if family in _OF_PAIRS]
         if of_pairs and _ANY_PAIRS in families:
             best = max(of_pairs, key=families.__getitem__)
@@ -215,8 +216,8 @@ class Casebook:
     ) -> Hypothesis:
         own = [s for s in sightings.values() if s and s.family == family]
         alone = own[0].kind is Kind.NUMBERS
-        # The first that knows its step. By chance a number has something in common with a length in
-        # one case, and then a longer title.
+        # Prefer a sighting that is located. Of numbers, prefer the shortest title: a longer one
+        # names a length that the number equals in one case by chance.
         best = min(own, key=lambda s: (not s.located, alone and len(s.text.title)))
         shown = frozenset(place for place, s in sightings.items() if s and s.family in alike)
         checks = {check for check, _ in shown}
@@ -248,8 +249,8 @@ class Casebook:
             # What is seen at a line has nothing to do with a step that feeds nothing into it.
             step = step if source.reaches(found.spot, step) else None
         places, spots = tuple(sorted(cases)), [s.spot for s in self._lines_of(found)]
-        # Where the state parts says more than a line of which nothing is known to be wrong, or
-        # which divides by what the state came to.
+        # The line where the state goes wrong says more than a line that only shows the mistake,
+        # such as a division by what the state came to.
         of_state = any(found.spot == state.spot for state in self._states.values())
         first = found.spot.located or found.spot.part not in ("", "divisor") or of_state
         spots.insert(0 if first else len(spots), found.spot)
@@ -259,16 +260,16 @@ class Casebook:
             fed_by = tuple(n for n in source.fed_by(spot) if step in (None, source.step_making(n)))
             if step is not None and not fed_by and source.step_at(spot.line) not in (None, step):
                 continue
-            # What else was seen may come of given code that was changed.
+            # A mistake in given code that was changed may show at any line.
             sure = spot is found.spot or source.keeps_given
             step = step or (source.step_behind(spot) if sure else None)
             return Cause(diagnosis, step, places, spot.line, fed_by)
         return Cause(diagnosis, step, places, self._line_of_product(found, source))
 
     def _line_of_product(self, found: Hypothesis, source: Source | None) -> int | None:
-        """Return where the gradient is a product that is made of the wrong factors, if known.
+        """Return the line of the product that a cause says has wrong factors, if it is known.
 
-        Not where steps say where to look.
+        None in the stub's own code, where the step says where to look.
         """
         made = [self._products[place] for place in sorted(found.shown) if place in self._products]
         own = bool(made) and source is not None and not source.keeps_given
@@ -277,20 +278,20 @@ class Casebook:
         return next((line for name, line in made if name in found.text.title and line), None)
 
     def _lines_of(self, found: Hypothesis) -> list[Sighting]:
-        """Return what was seen of its cases at a line: what is located there, and the state first.
+        """Return sightings of its cases that have a line: located ones first, then states.
 
-        What is known by its numbers alone has no line, and what was seen of the same case does.
+        They give a line to a cause that is known by its numbers alone.
         """
         shown = sorted(found.shown)
         seen = [self._seen[place] for place in shown if place in self._seen]
-        # One program is followed: what is wrong in its case is so in all that are explained.
+        # One program of one case is followed, and stands for all cases that are explained.
         states = [state for place, state in self._states.items() if place in found.cases]
         located = [sighting for sighting in seen if sighting.located]
         return [sighting for sighting in (*located, *states, *seen) if sighting.line]
 
 
 def _joined(causes: list[tuple[Hypothesis, Cause]], source: Source | None) -> list[Cause]:
-    """Return causes, each with those behind it that lines make wrong which make it wrong, too.
+    """Return causes, of which those that the same lines lead to are one, the first.
 
     A wrong offset leads to another head in one layout, and out of the tensor in another.
     """

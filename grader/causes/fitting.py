@@ -1,7 +1,7 @@
 """How a known mistake agrees with a wrong result.
 
-Most mistakes make no difference on most cases: they return the very tensors that are right, as many
-others do, and a tensor is compared once. What comes out is kept for as long as the tensor lives.
+Most mistakes make no difference in most cases: they return the very tensors that are right, and so
+do many others. Each tensor is therefore compared once, and its comparison stored while it lives.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from grader.checks.correctness import Expected, element_errors
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
 
-_CLOSE = 3.0  # times the tolerance within which the submission must follow the mistake
-# In fp32 a mistake may make the scores 1 / softmax_scale**2 times as large, and their rounding too.
-_CLOSE_FP32 = 64.0
-_APART = 20.0  # times the tolerance by which the mistake must differ from the truth
-_APART_IF_EXACT = 3.0  # as much where the submission follows it to fp32 rounding
-_MUCH_CLOSER = 1e-5  # or this much closer to the mistake than the mistake is to the truth
+# A result follows a mistake within this many times the tolerance. In fp32 a mistake may make scores
+# 1 / softmax_scale**2 times as large, and their rounding as well.
+_CLOSE, _CLOSE_FP32 = 3.0, 64.0
+# A mistake changes an element that it moves by this many times the tolerance; by fewer where the
+# result follows it to fp32 rounding.
+_APART, _APART_IF_EXACT = 20.0, 3.0
+# A result also follows a mistake that it is this much closer to than the mistake is to the truth.
+_MUCH_CLOSER = 1e-5
 _FAR_TOO_LARGE = 1e3  # times the largest right number of a head
 _NEXT_TO_IT = 0.1  # of the distance between a mistake and the truth
-# So near to a mistake, relative to it and to how far it is from the truth, is next to it: an output
-# of so few numbers follows no other; and what a mistake hardly changes shows it where all that is
-# wrong is as near.
+# An output of few numbers may be within the tolerance of a mistake by chance: it must be as near as
+# this share of the mistake, and of its distance from the truth. So must all that is wrong where a
+# mistake changes no element by much.
 _FEW, _NEXT_TO_MISTAKE = 16, 0.03
 _MOST = 0.75  # of what the mistake changes must be as the mistake has it; the rest may be right
 # Where nearly all elements stop short of a mistake by the same share of the way, it is another one:
@@ -106,7 +108,7 @@ def best_fit(
 
 def _fit(wrong: dict[str, torch.Tensor], result: Result) -> Fit:
     if result.tight is not None:
-        # An exact fp32 computation follows its mistake much closer than TF32 would: try that first.
+        # Try first whether the result follows the mistake to fp32 rounding, and not only to TF32's.
         share = _share_explained(wrong, result, result.tight)
         if share == 1.0:
             return Fit.EXACTLY
@@ -165,21 +167,21 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     off = (got - mistaken).abs_()
     largest = _blown_up(mistaken, truth)
     much_closer |= off <= torch.maximum(rounding, _MUCH_CLOSER * largest)
-    # Zero is no number near by: what is not stored is zero, or next to it.
+    # An element that a mistake leaves at 0 must be 0: a small number is one that was computed.
     follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got == 0.0))
     next_to = off <= _NEXT_TO_MISTAKE * torch.minimum((mistaken - truth).abs(), mistaken.abs())
-    # By chance one of them is near, where the tolerance is wide; sums of 16 bits are no nearer.
+    # Not in 16 bits, where sums are no nearer to a mistake than the tolerance.
     if got.numel() <= _FEW and close.precision in ("fp32", "tf32"):
         follows &= much_closer | next_to
     infinite = mistaken.isinf()
     if infinite.any():
-        # So far down is what stands for -inf.
+        # Very negative numbers stand for -inf, too.
         as_far = (got == mistaken) | (mistaken < 0.0) & (got <= NEXT_TO_MINUS_INF)
         follows = torch.where(infinite, as_far, follows)
     apart = moved > (_APART if close is expected else _APART_IF_EXACT)
-    # What is infinite agrees with much: a sum of nothing, a maximum of nothing.
+    # Many mistakes lead to infinity, so it counts for none of them.
     apart &= (moved_close > 5.0 * near) & ~infinite
-    # What rounding makes of numbers so large is anybody's guess.
+    # Rounding may change numbers so large by any factor: these neither follow nor contradict.
     too_large = (largest > 0.0) & ~(got.abs() <= _FAR_TOO_LARGE * _largest(truth))
     consistent = bool((result.right[name] | follows | undetermined | too_large).all())
     consistent = consistent and not _plainly_right(got, truth, mistaken, moved)
