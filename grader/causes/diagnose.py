@@ -29,8 +29,8 @@ _MOST_WAITING = 16  # comparisons, two for each wrong result: each holds its ten
 # How many wrong results numbers are fitted to, where nothing else says what is wrong.
 _MOST_FITTED, _MOST_FITTED_OF_CHECK = 6, 2
 
-# By mistake, others that count as shows of it: its consequences, which some cases show in its place,
-# and simpler mistakes that look the same in a case of one tile or of few keys.
+# By mistake, others that count as shows of it: its consequences, which some cases show instead, and
+# simpler mistakes that look the same in a case of one tile or of few keys.
 _INCLUDES = {
     "MASK-BY-TILE-NUMBER": {"MASK-INSIDE-THE-TILE", "VISIBLE-KEYS-MASKED", "OTHER-PAIRS"},
     "MAXIMUM-IN-ANOTHER-UNIT": {"OPERANDS-ROUNDED", "SUM-OUT-OF-RANGE", "WEIGHTS-INFINITE"},
@@ -77,7 +77,7 @@ class Casebook:
         self._symptoms: dict[Place, Sighting] = {}  # seen as well, but any mistake may lead to it
         self._numbers: dict[Place, Sighting] = {}  # what wrong numbers say without a kernel
         self._states: dict[Place, Sighting] = {}  # where the running state first went wrong
-        self._products: dict[Place, tuple[str, int]] = {}  # a wrong gradient, and its product's line
+        self._products: dict[Place, tuple[str, int]] = {}  # a gradient, and its product's line
         self._behind = Behind(_MOST_WAITING)
         self._to_fit: dict[Place, Callable[[], Sighting | None]] = {}
 
