@@ -1,4 +1,4 @@
-"""Work that is done in a thread while its owner goes on, piece by piece and in order."""
+"""Does pieces of work in order, in a thread, while their owner goes on."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Callable
 class Behind:
     """Pieces of work that nobody waits for until all of them are needed.
 
-    The thread is there from the first piece to `finish`. It ends with the process: who is
-    interrupted need not wait for it.
+    The thread runs from the first piece to `finish`. It is a daemon: an interrupted process ends
+    without waiting for it.
     """
 
     def __init__(self, most: int) -> None:
-        """Let `most` pieces wait at a time; who brings one more waits too."""
+        """Let at most `most` pieces wait; `add` blocks while that many do."""
         self._pieces: queue.Queue[Callable[[], None] | None] = queue.Queue(most)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def add(self, piece: Callable[[], None]) -> None:
-        """Do a piece of work after those before it; raise, once, what one of them has raised."""
+        """Queue a piece of work; raise, once, the exception of an earlier piece if there is one."""
         self._fail()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
@@ -29,7 +29,7 @@ class Behind:
         self._pieces.put(piece)
 
     def finish(self) -> None:
-        """Wait until all is done; raise what a piece has raised."""
+        """Wait until all pieces are done; raise the exception of a piece if there is one."""
         if self._thread is not None:
             self._pieces.put(None)
             self._thread.join()

@@ -1,4 +1,4 @@
-"""How the chips that kernels are compiled for are numbered in the record, and named to people."""
+"""Numbers of the chips that kernels are compiled for, as in the record, and names for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ JUDGED = (80, 90)  # the chips that every submission is compiled for; the others
 
 
 def is_amd(capability: int) -> bool:
-    """Whether a chip's number is that of AMD's architecture, such as 942, and none of NVIDIA's."""
+    """Whether a chip's number is an architecture of AMD's, such as 942, not one of NVIDIA's."""
     return capability >= 900
 
 

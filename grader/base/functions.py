@@ -1,7 +1,7 @@
-"""Which functions of a file Python runs, and which it never should: kernels, and what is unused.
+"""Which functions of a file Python runs, and which it never should: kernels and unused ones.
 
-The source policy reads a file by it, and a worker holds the file to it: a function that the policy
-took for a kernel, or for unused, raises an error where Python enters it.
+The source policy checks a file by this, and a worker enforces it: a function that the policy took
+for a kernel, or for unused, raises an error when Python enters it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections import Counter
 from collections.abc import Iterable
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_JIT = "jit"  # whatever Triton's decorator is called through
+_JIT = "jit"  # the name of Triton's decorator, in whatever module it is looked up
 
 
 class Reach:
-    """What names what in a module: its own code, and the functions and classes of its top.
+    """Which names the top level of a module reads, and which its functions and classes read.
 
-    `waiting` are the parts that matter once their name is read: a function whose body waits; the
-    methods and bases of a class. A decorator may call what it gets, so that nothing waits there.
-    `plain` are names of functions alone. Unless the judge `differentiates`, nothing calls the
-    `backward` of a class: these are `uncalled`.
+    `waiting` are, by name, the parts that run only if that name is read: a function, or the methods
+    and bases of a class. Nothing waits under a decorator, which may call what it decorates. `plain`
+    are names of functions alone. Unless the judge `differentiates`, nothing calls the `backward` of
+    a class: these methods are `uncalled`.
     """
 
     def __init__(self, tree: ast.Module, *, differentiates: bool) -> None:
@@ -43,7 +43,7 @@ class Reach:
         self.named_by = {n: names(parts, self.uncalled) for n, parts in self.waiting.items()}
 
     def closure(self, named: Iterable[str]) -> set[str]:
-        """Return those among `named` that wait, those that they name, and so on."""
+        """Return the waiting names among `named`, the waiting names that these read, and so on."""
         reached: set[str] = set()
         waiting = [name for name in named if name in self.named_by]
         while waiting:
@@ -63,7 +63,7 @@ class Reach:
 def walk(tree: ast.AST) -> list[ast.AST]:
     """Return what ast.walk yields, in half the time."""
     nodes = [tree]
-    for node in nodes:  # and those that are added meanwhile
+    for node in nodes:  # those that the loop appends, too
         for field in node._fields:
             value = getattr(node, field, None)
             if isinstance(value, ast.AST):
@@ -74,17 +74,17 @@ def walk(tree: ast.AST) -> list[ast.AST]:
 
 
 def compiled(tree: ast.Module) -> set[ast.AST]:
-    """Return the functions that Triton may compile: the text says triton.jit of them.
+    """Return the functions that Triton may compile, since the text applies triton.jit to them.
 
-    As their last decorator or in the call that takes them, by any name that is given to it.
+    It is their innermost decorator, or a call that gets their name; it may have an alias.
     """
     return {function for function, _ in _compiled(tree)}
 
 
 def kernels(tree: ast.Module, entries: Iterable[str]) -> set[ast.AST]:
-    """Return the functions that Triton alone runs: of those, what is no entry point.
+    """Return the functions that Triton alone runs: those it may compile, but for `entries`.
 
-    One that is handed over by its name is a kernel if the file does nothing else with it.
+    One whose name is passed to triton.jit is a kernel if the file reads that name nowhere else.
     """
     named = Counter(n.id for n in walk(tree) if isinstance(n, ast.Name))
     found = _compiled(tree)
@@ -92,13 +92,13 @@ def kernels(tree: ast.Module, entries: Iterable[str]) -> set[ast.AST]:
 
 
 def _compiled(tree: ast.Module) -> list[tuple[ast.FunctionDef, int]]:
-    """Return the functions, and how often each is handed over by name; 0: it is decorated."""
+    """Return each function, and how often its name is passed to triton.jit; 0: it is decorated."""
     aliases = {_JIT}
     taken = Counter[str]()
     nodes = walk(tree)
     for node in nodes:
         is_jit = isinstance(node, ast.Assign) and _mentions(node.value, aliases)
-        if is_jit and not _handed(node.value, aliases):  # else it is a kernel
+        if is_jit and not _handed(node.value, aliases):  # else it makes a kernel, no alias
             aliases |= {t.id for t in node.targets if isinstance(t, ast.Name)}
     for node in nodes:
         if isinstance(node, ast.Call) and _mentions(node.func, aliases):
@@ -115,7 +115,7 @@ def _compiled(tree: ast.Module) -> list[tuple[ast.FunctionDef, int]]:
 
 
 def _handed(call: ast.expr, aliases: set[str]) -> list[str]:
-    """Return the names that a call is given, but for those of triton.jit."""
+    """Return the names among the arguments of a call, but for those of triton.jit."""
     args = call.args if isinstance(call, ast.Call) else ()
     return [arg.id for arg in args if isinstance(arg, ast.Name) and arg.id not in aliases]
 
@@ -130,7 +130,7 @@ def _mentions(node: ast.expr, aliases: set[str]) -> bool:
 
 
 def is_main_block(node: ast.stmt) -> bool:
-    """Whether a statement is `if __name__ == "__main__":`; the judge imports, and never runs it."""
+    """Whether a statement is `if __name__ == "__main__":`, whose body an import never runs."""
     test = node.test if isinstance(node, ast.If) else None
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return False
@@ -141,7 +141,7 @@ def is_main_block(node: ast.stmt) -> bool:
 
 
 def names(nodes: list[ast.AST], without: Iterable[ast.AST] = ()) -> set[str]:
-    """Return the names in `nodes`, but for those in `without`: of a function, in its body."""
+    """Return the names in `nodes`, except in `without`: of a function there, only in its body."""
     left_out = {part for node in without for part in getattr(node, "body", [node])}
     found, waiting = set[str](), list(nodes)
     while waiting:
@@ -161,14 +161,14 @@ def _waiting(node: ast.stmt) -> list[ast.AST]:
 
 
 def _is_backward(part: ast.AST) -> bool:
-    """Whether part of a class is what autograd alone calls, a static method of this name."""
+    """Whether part of a class is its static method `backward`, which autograd alone calls."""
     if not isinstance(part, FUNCTIONS) or part.name != "backward":
         return False
     return "staticmethod" in [getattr(d, "id", "") for d in part.decorator_list]
 
 
 def is_reached(tree: ast.Module, entries: set[str], line: int) -> bool:
-    """Whether a line lies in one of these functions, or in one that they name, and so on."""
+    """Whether a line lies in a function of `entries`, or in one that they name, and so on."""
     bodies = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     known: set[str] = set()
     while more := (entries & bodies.keys()) - known:

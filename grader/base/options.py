@@ -1,4 +1,4 @@
-"""How a command declares its options: each as its line of --help begins."""
+"""Declares the options of a command, each written as its line of --help begins."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Command(NamedTuple):
-    """A command inside of another one: `run` returns its exit code."""
+    """A subcommand; `run` returns its exit code."""
 
     help: str
     run: Callable[[argparse.Namespace], int]
     options: Mapping[str, str] = {}
 
 
-# By what stands for a value; any other is text.
+# Types of values, by their placeholders; any other placeholder stands for text.
 _TYPES = {"N": int, "S": float, "POINTS": float, "DAYS": float}
 _TYPES |= dict.fromkeys(("FILE", "DIR", "CSV", "SOURCE"), Path)
 
 
 def declare(parser: argparse.ArgumentParser, options: Mapping[str, str]) -> None:
-    """Declare options, each written as its line of --help begins, with what that says of it.
+    """Declare options: each key is written as its line of --help begins, its value is the help.
 
     "--quick" is a switch, "--jobs N=1" has a default, "--course DIR!" must be given, "--choose
     NAME..." may be repeated; "DIR" is an argument, "[DIR]" one that may be left out. The default of

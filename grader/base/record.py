@@ -13,7 +13,7 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-# What moves a cursor or turns a line around where JSON is shown: it stands in strings alone.
+# Characters that move a cursor or reverse a line on a terminal; JSON has them in strings alone.
 _MOVING = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 Text = Annotated[str, AfterValidator(_encodable)]
 

@@ -27,7 +27,7 @@ def open_regular(path: str | os.PathLike[str], folder: int | None = None) -> Bin
 
 
 def open_below(folder: int, parts: Sequence[str]) -> BinaryIO:
-    """Open the regular file `parts[-1]`, in folders that each lie in the one before, from `folder`.
+    """Open the regular file at the path `parts` below `folder`; no part of it may be a link.
 
     Raises:
         OSError: it cannot be opened. For a link `errno` is ELOOP and `filename` is its name.
@@ -36,7 +36,7 @@ def open_below(folder: int, parts: Sequence[str]) -> BinaryIO:
         for part in parts[:-1]:
             try:
                 below = os.open(part, FOLDER, dir_fd=folder)
-            except NotADirectoryError:  # what Linux says of a link to a folder, too
+            except NotADirectoryError:  # Linux raises this for a link to a folder, too
                 if stat.S_ISLNK(os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode):
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), part) from None
                 raise

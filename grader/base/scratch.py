@@ -37,8 +37,8 @@ def remove_tree(path: Path) -> None:
     """Remove a folder whatever a submission has put there; what cannot be removed stays.
 
     Nothing outside of it is touched: all is done from open folders, and no link is followed.
-    Folders are lifted to the top before they are emptied. Thousands of them one inside the other
-    have a path that is too long for the system, and are too deep for `shutil.rmtree`.
+    Each folder is moved to the top before it is emptied: thousands of nested ones have a path that
+    is too long for the system, and are too deep for `shutil.rmtree`.
     """
     with contextlib.suppress(OSError):
         if os.path.islink(path):  # put in the folder's place
@@ -63,7 +63,7 @@ def _empty(top: int) -> None:
             try:
                 for inner in _remove_files(folder):
                     with contextlib.suppress(OSError):
-                        os.close(_open_folder(inner, folder))  # a locked one cannot be moved
+                        os.close(_open_folder(inner, folder))  # unlock it, else it cannot be moved
                         lifted = f".{os.getpid()}-{next(numbers)}"
                         os.rename(inner, lifted, src_dir_fd=folder, dst_dir_fd=top)
                         pending.append(lifted)
@@ -97,8 +97,7 @@ def _remove_files(folder: int) -> list[str]:
 def sweep() -> None:
     """Remove the folders of this user's processes that were killed before they could do it.
 
-    Those of another namespace of processes, a container's, are left: their numbers mean nothing
-    here.
+    Folders of another PID namespace, a container's, stay: its process ids mean nothing here.
     """
     with contextlib.suppress(OSError):
         for path in Path(tempfile.gettempdir()).glob("grader-*-*-*"):
@@ -111,7 +110,7 @@ def sweep() -> None:
 
 
 def _namespace() -> str:
-    """Return the number of this namespace of processes, "0" where there are none."""
+    """Return the number of this process's PID namespace, "0" where the system has none."""
     with contextlib.suppress(OSError):
         return str(os.stat("/proc/self/ns/pid").st_ino)
     return "0"

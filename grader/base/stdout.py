@@ -1,7 +1,7 @@
-"""Standard output of a command: it may be closed, a pipe, a terminal, or none of ours any more.
+"""Writes to standard output, which may be a terminal, a pipe, closed, or read by nobody any more.
 
-The standard library alone but for the width of a report: `doctor` writes where nothing is
-installed.
+It needs the standard library alone, but for the width of a report: `doctor` writes where nothing
+is installed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def show(render: Callable[..., str], *what: Any, **more: Any) -> None:
-    """Print what `render` makes of `what` for this width and colour, where there is an output."""
+    """Print what `render` returns for the terminal's width and colour, if output is open."""
     if is_open():
         write(render(*what, **more, width=_report_width(), color=wants_color()))
 
@@ -25,7 +25,7 @@ def is_open() -> bool:
 
 
 def write(text: str) -> None:
-    """Print text; what the terminal has no letter for becomes a question mark."""
+    """Print text; a character that the output's encoding lacks becomes a question mark."""
     encoding = sys.stdout.encoding or "ascii"
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
@@ -41,7 +41,7 @@ def wants_color() -> bool:
 
 
 def silence() -> None:
-    """Nobody reads any more: keep Python from failing once more when it flushes at exit."""
+    """Send output nowhere from now on: nobody reads it, and Python's flush at exit would fail."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -122,7 +122,7 @@ def fit(text: str, width: int) -> str:
 
 
 def points(value: Any) -> str:
-    """Return points with one decimal where there is one: 6, 2.5; "?" for what is not a number."""
+    """Return points with one decimal unless it is 0: 6, 2.5; "?" for what is not a number."""
     number = finite(value)
     return "?" if number is None else f"{number:.1f}".removesuffix(".0")
 
@@ -165,7 +165,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def styled(parts: Iterable[Any], width: int, *, color: bool) -> str:
-    """Return texts, each a line that is not broken, texts with their style, and tables."""
+    """Render parts: texts, (text, style) pairs and tables, each text in a line of any length."""
     console = text_console(width, color=color)
     for part in parts:
         part = (part,) if isinstance(part, str) else part
@@ -177,7 +177,7 @@ def styled(parts: Iterable[Any], width: int, *, color: bool) -> str:
 def plain_table(
     header: Iterable[str], rows: Iterable[Iterable[str]], left: Container[str] = (), gap: int = 2
 ) -> Table:
-    """Return a table without lines; columns that are not in `left` stand to the right."""
+    """Return a table without rules; columns that are not in `left` are aligned to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for name in header:
         side = "left" if name in left else "right"
@@ -188,7 +188,7 @@ def plain_table(
 
 
 def text_console(width: int, *, color: bool) -> Console:
-    """Return a console that writes into a `StringIO`, the same whatever terminal there is."""
+    """Return a console that writes into a `StringIO` and does not depend on the terminal."""
     return Console(
         file=io.StringIO(),
         width=width,

@@ -1,6 +1,6 @@
 """A small JSON file of a user's own state, outside of any checkout: quiz answers, hints shown.
 
-Nothing that goes wrong with the file ends a command: it is said once, and the command goes on.
+A fault of the file never ends a command: a notice says it once, and the command goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER = "flash-attention-problems"
 def state_path(environment: Mapping[str, str], file: str) -> Path | None:
     """Return where the state belongs: under XDG_STATE_HOME, else ~/.local/state; None if nowhere.
 
-    A relative XDG_STATE_HOME is to be ignored, as the XDG base directory specification asks.
+    A relative XDG_STATE_HOME is ignored, as the XDG base directory specification asks.
     """
     state = Path(environment.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
@@ -31,7 +31,7 @@ def state_path(environment: Mapping[str, str], file: str) -> Path | None:
 
 
 class State(Record):
-    """What a file holds: a subclass declares it."""
+    """The content of a state file; a subclass declares its fields."""
 
     schema_version: Literal[1] = 1
 
@@ -40,11 +40,10 @@ _State = TypeVar("_State", bound=State)
 
 
 class StateFile(Generic[_State]):
-    """The file `path`; None keeps nothing. `what` is what a notice says is not kept.
+    """A file of state; with the `path` None nothing is stored. Notices call its content `what`.
 
-    `state` is what the file held when it was opened: `empty` where there is none, or where it is no
-    such state, and set aside. `notices` holds what the reader should know and is emptied by
-    whoever tells it.
+    `state` is what the file held when it was opened, or `empty` if there was no file or a damaged
+    one, which is set aside. `notices` are for the user; whoever shows them empties the list.
     """
 
     def __init__(self, path: Path | None, what: str, empty: _State) -> None:

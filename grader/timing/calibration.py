@@ -1,4 +1,4 @@
-"""A calibration: what the model answers came to on one machine, and the targets that follow.
+"""A calibration: the speed-ups of the model answers on one machine, and targets made of them.
 
 `grader calibrate` writes one, `grader grade` reads it before anything of a submission runs.
 """
@@ -23,12 +23,12 @@ from grader.timing.spacing import rounded_down, spaced
 
 SCHEMA_VERSION = 1
 FOLDER = ROOT / "calibration"
-# Part of the median that earns all points. The model answer came out up to 15 % apart in gradings
-# of one GPU model, on different machines among them (docs/records, benchmarks/NOTES.md): 0.87
-# would do for it. The rest is room for a right answer of another design, as much as the targets in
-# problem.toml leave, so that a point means the same on a GPU that is calibrated.
+# Share of the median speed-up that earns all points. Gradings of the model answer on one GPU model,
+# some on different machines, were up to 15 % apart (docs/records, benchmarks/NOTES.md), for which
+# 0.87 would do. The rest is room for a right answer of another design, as much as the targets in
+# problem.toml leave, so that a point means the same on a calibrated GPU.
 SHARE = 0.6
-# Two baselines of one measurement may differ by as much (grader/checks/performance.py).
+# Two baselines of one measurement may differ by this much (grader/checks/performance.py).
 USUAL_PERCENT = 10.0
 _LARGEST_FILE = 2**20
 _AGAIN = "calibrate again with python -m grader calibrate"
@@ -168,10 +168,10 @@ def find(path: Path | None, environment: Environment) -> Calibration | None:
 
 
 def read(path: Path) -> Calibration:
-    """Read a calibration and see that problem.toml has its problems and shapes.
+    """Read a calibration, and check that problem.toml has its problems and shapes.
 
     Raises:
-        CalibrationError: it is not there, no calibration, newer, or of other shapes.
+        CalibrationError: the file is missing, no calibration, too new, or of other shapes.
     """
     data = _parsed(path)
     version = data.get("schema_version") if isinstance(data, dict) else None
@@ -249,7 +249,7 @@ def slower(known: CalibratedProblem, naive_ms: float | None) -> str | None:
 
 
 def changed_versions(calibration: Calibration, environment: Environment) -> tuple[str, ...]:
-    """Return a note for each version that is not that of the calibration."""
+    """Return a note for each of torch and triton that has another version than calibrated."""
     notes = []
     for tool in ("torch", "triton"):
         then, now = getattr(calibration, tool), getattr(environment, tool)

@@ -19,10 +19,10 @@ def aimed(
     environment: Environment,
     calibration: Calibration | None,
 ) -> SpeedFigures:
-    """Return `figures` with `floor` and `full`, where these are from, and what the canary says.
+    """Return `figures` with `floor` and `full`, their source, and a note if something is odd.
 
-    The first that there is: the calibration, for the shape that was timed; problem.toml's targets
-    for this GPU model, which are those of the largest shape; targets implied by the GPU's rates;
+    The first of these counts: the calibration, if it has the shape that was timed; problem.toml's
+    targets for this GPU model, if the shape is the largest; targets implied by the GPU's rates;
     problem.toml's defaults.
     """
     known = calibration.problems.get(problem.id) if calibration else None

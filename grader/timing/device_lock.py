@@ -1,8 +1,8 @@
 """Who may use a device: tests of any number of gradings side by side, or one measurement alone.
 
 Several submissions may be graded on one machine. A measurement takes the driver's word for what is
-in use, so nothing else may start, run or end on that GPU meanwhile. What waits keeps what comes
-later from passing it, so that nobody waits for ever.
+in use, so nothing else may start, run or end on that GPU meanwhile. Who waits for the lock holds a
+gate that nobody passes who comes later, so that nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# A measurement takes minutes. For longer than that nobody measures: the lock was never given back.
+# A measurement takes minutes: a lock that is held for longer was never given back.
 WAIT_S = 900.0
 _LOOK_S = 0.05
 
 
 @contextlib.contextmanager
 def held(device: str, *, alone: bool, wait_s: float = WAIT_S) -> Iterator[bool]:
-    """Have `device` (a GPU's UUID, or cpu) while the context is open; yield whether it is had.
+    """Lock `device` (a GPU's UUID, or cpu) while the context is open; yield whether that succeeds.
 
-    It is not when others have it for `wait_s`. Something else in the lock's place does not count.
+    It fails if others hold the lock for `wait_s`. Where no lock can be made it counts as held.
     """
     with contextlib.ExitStack() as lock:
         with _locked(f"{device}-gate", fcntl.LOCK_EX, wait_s) as had:
@@ -35,7 +35,7 @@ def held(device: str, *, alone: bool, wait_s: float = WAIT_S) -> Iterator[bool]:
 
 
 def file_of(device: str) -> Path:
-    """Return the file whose lock a measurement of `device` has alone."""
+    """Return the file that is locked for `device`, by a measurement exclusively."""
     return Path(tempfile.gettempdir()) / f"grader-{os.getuid()}-{device}.lock"
 
 

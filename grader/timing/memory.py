@@ -1,7 +1,7 @@
-"""Measures what one call takes beyond its inputs and outputs, as the driver or the kernel says.
+"""Measures the memory of a call beyond its inputs and outputs, as the driver or Linux counts it.
 
-The call is the first of a fresh worker, against the state before the import: a workspace that is
-kept for later, or was taken before, counts as much as one that is given back.
+The call is the first of a fresh worker, so that a workspace that it keeps for later counts as much
+as one that it frees. On the CPU one that the import took counts too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def extra_bytes(
 
 
 def taken_bytes() -> int:
-    """Return the device memory in use; while a worker lives only it changes that."""
+    """Return the device memory in use; only the worker that is measured changes it."""
     free, total = torch.cuda.mem_get_info()
     return total - free
 

@@ -1,4 +1,4 @@
-"""Times that no GPU can reach: such a call did not read its inputs, or did not compute.
+"""Finds times that no GPU can reach: such a call did not read its inputs, or did not compute.
 
 L2 is flushed before each call, so that the inputs come from the memory of the device.
 """
@@ -9,13 +9,14 @@ from grader.spec.grade_record import Environment, SpeedFigures
 from grader.spec.problem import Problem
 from grader.spec.roofline import least
 
-# Of the least time. The fastest recorded answer took 0.92 of it (p02 on an H200, docs/records):
-# what is subtracted, the cost of an empty call, is itself measured, and as long as such a call.
+# A time is impossible below this share of the least one. The fastest recorded answer took 0.92 of
+# it (p02 on an H200, docs/records): the cost of an empty call, which is subtracted, is itself
+# measured, and as long as that call.
 _ROOM = 0.5
 
 
 def impossible(problem: Problem, figures: SpeedFigures, environment: Environment) -> str | None:
-    """Return why no right answer has these figures; None where one can, or nobody knows."""
+    """Return why no right answer can have these figures; None if one can, or nobody knows."""
     cases = problem.benchmarks_on(environment.device)
     case = next((case for case in cases if str(case) == figures.shape), None)
     roof = least(problem, case, environment) if case else None

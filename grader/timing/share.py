@@ -1,8 +1,8 @@
-"""The share of a timed go that is verified: heads, or rows, of its calls, drawn afterwards.
+"""Draws, after a timed go, the heads or rows of its calls that are verified.
 
-They are half as many as one call has, and four at least where a go has so many calls: a submission
-that leaves a part f of its heads out stays unseen in a go with a chance of (1 - f) to the power of
-that number. An official measurement times three blocks of seven goes, of 21 where calls are short.
+They are n: half of those of one call, and at least four in a go of as many calls. A submission that
+leaves a part f of its heads out passes a go with a chance of (1 - f) ** n. An official measurement
+times three blocks of seven goes, of 21 where calls are short.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import torch
 
 from grader.spec.cases import Case
 
-_SHARED = "w"  # by all rows of a call
-_PARTS = 2  # of a call, of which a go has one verified
-_FEWEST = 4  # of a go with as many calls
+_SHARED = "w"  # all rows of a call share it
+_PARTS = 2  # a go has one of so many parts of a call verified
+_FEWEST = 4  # heads or rows of a go that has as many calls
 
 
 def draw(case: Case, calls: int, device: str) -> list[torch.Tensor]:
     """Return, for each of `calls`, the numbers of the heads of K and V, or rows, to be verified.
 
-    They are drawn where they are used: a draw on the CPU starts threads there.
+    They are drawn on the device that uses them: a draw on the CPU starts threads there.
     """
     count = case.rows or case.num_kv_heads
     generator = torch.Generator(device).manual_seed(secrets.randbits(63))
@@ -35,9 +35,9 @@ def draw(case: Case, calls: int, device: str) -> list[torch.Tensor]:
 def of(
     case: Case, tensors: dict[str, torch.Tensor], drawn: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Return copies of what of each tensor belongs to what was drawn.
+    """Return copies of the `drawn` heads, or rows, of each tensor.
 
-    With a head of K and V go those of the queries in its group.
+    A head of K and V takes along the heads of queries in its group.
     """
     count, found = case.rows or case.num_kv_heads, {}
     for name, tensor in tensors.items():
@@ -50,7 +50,7 @@ def of(
 
 
 def joined(case: Case, calls: Sequence[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
-    """Return heads of several calls as those of one; rows are left apart, since `w` is."""
+    """Join the heads of several calls into one; rows, each call with its `w`, stay apart."""
     if case.rows or len(calls) == 1:
         return list(calls)
     names = calls[0]

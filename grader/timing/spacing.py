@@ -1,4 +1,4 @@
-"""How far apart the two targets of a problem are at least."""
+"""Keeps the two targets of a problem apart, and rounds them."""
 
 from __future__ import annotations
 

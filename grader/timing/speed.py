@@ -16,13 +16,13 @@ from grader.spec.problem import Problem
 from grader.timing.stopwatch import Bench, CallOutputs, Timed
 
 # Goes of a block: the median of seven is off by a third of their spread. A CPU has more blocks, of
-# three, since there the machine changes between blocks and not within one.
+# three goes, since its speed changes between blocks and not within one.
 _GOES = {"cuda": 7, "cpu": 3}
-# Short calls have more of them, since reading the clock is a larger part of each.
+# Blocks of short calls have more goes, since reading the clock is a larger part of each.
 _GOES_SHORT = 21
 _GO_S = 0.010  # a go should be this long: 50 times what one hand-over to the worker varies by
-_NULL_GOES = 12  # their lowest quarter is what a go costs at least
-_TRIALS = 4  # more goes of one call, where a go is to have several
+_NULL_GOES = 12  # empty goes, whose lower quartile is the overhead of a go
+_TRIALS = 4  # further goes of one call that are tried where a go has several calls
 _SHORTEST_S = 1e-5  # no launch is shorter
 _MAX_SETS = 32
 # Blocks of the submission, each in a worker of its own and between two of the baseline. Where
@@ -100,11 +100,11 @@ def run_block(
 ) -> Block:
     """Time a block of goes; `margin_of` returns error / allowed of the outputs of one go.
 
-    Nobody doubts the baseline, which has none. A first go, not counted, compiles and autotunes; a
-    second says how many calls make a go, the fastest of five where that is many: a worker that has
-    just begun is slow now and then, and a go that is too short is timed less well. An earlier block
-    of the same code, which this one is to be `like`, says how many. On a GPU an empty go comes
-    before each, since a worker that has slept takes 0.2 ms to come back (H200, 2026-11-23).
+    The baseline is trusted and has none. A first go, not counted, compiles and autotunes. A second
+    sets how many calls make a go. Where they are several, the fastest of five goes sets it: a new
+    worker is slow now and then, and a go that is too short is timed less well. An earlier block of
+    the same code sets the numbers of one that is `like` it. On a GPU an empty go comes before each,
+    since a worker that has slept takes 0.2 ms to wake up (H200, 2026-11-23).
     """
     layout = bench.layout(problem, case)
     unverified = _Unverified(margin_of, bench.capacity)
@@ -127,20 +127,20 @@ def run_block(
         sets = calls_of_go(bench, layout, one_s)
         goes = _GOES_SHORT if one_s * sets < 0.5 * _GO_S else _GOES[bench.device]
     if sets > 1 or like is not None:
-        go(sets)  # takes memory for the outputs of so many
-    looked_at = -1 if timed.budget is None else secrets.randbelow(goes)  # of the baseline none
+        go(sets)  # not counted: it allocates the outputs of so many calls
+    looked_at = -1 if timed.budget is None else secrets.randbelow(goes)  # -1: none of the baseline
     seconds = []
     for number in range(goes):
-        if number == looked_at:  # before it: nothing tells a submission which one this is
+        if number == looked_at:  # at a drawn place: a submission cannot know which go is watched
             go(sets, watched=True)
         seconds.append(go(sets))
     return Block(tuple(seconds), sets, unverified.worst())
 
 
 class _Unverified:
-    """Outputs of calls, verified when the block has ended or where they take too much memory.
+    """Outputs of calls, verified when the block has ended or when they take too much memory.
 
-    Verified after each go they leave the device hot, and the submission slower than the baseline.
+    Verifying after each go would heat the device, and slow the submission but not the baseline.
     """
 
     def __init__(self, margin_of: MarginOf | None, room_bytes: int) -> None:
@@ -156,9 +156,9 @@ class _Unverified:
             self.worst()
 
     def worst(self) -> float:
-        """Verify what is kept; return the worst error / allowed of all that was looked at.
+        """Verify the outputs added so far; return the worst error / allowed of all.
 
-        Nothing is looked at once an output was wrong: to verify many short calls takes minutes.
+        After a wrong output none is verified: many short calls would take minutes.
         """
         while self._goes and self._margin_of is not None:
             goes = self._goes.pop()
@@ -168,7 +168,7 @@ class _Unverified:
 
 
 def calls_of_go(bench: Bench, layout: Layout, one_s: float) -> int:
-    """Return how many calls of so many seconds make a go that is long enough to be timed."""
+    """Return how many calls of `one_s` seconds make a go that is long enough to be timed."""
     calls = math.ceil(_GO_S / max(one_s, _SHORTEST_S))
     return max(1, min(calls, _MAX_SETS, bench.capacity // layout.total_bytes))
 

@@ -4,10 +4,10 @@ One timed go on a GPU (JUDGE protocol): fresh inputs stay in private memory; t0;
 into the arena, L2 is flushed, the worker gets its signal, computes every set, answers; the outputs
 are copied into private memory; t1. The time of a call is (t1 - t0 - overhead) / sets, the overhead
 being the same with a trusted worker that computes nothing. On a CPU the CPU time of the worker and
-of all that it started takes the place of the wall clock: threads do not shorten it, neighbours
-hardly lengthen it, and processes beside the worker end the measurement, since one that is gone may
-have been missed. Of every go a share is verified later. Nothing that runs in the submission's
-process can see inputs before t0, change outputs after t1, or touch the clock.
+of all that it started replaces the wall clock: threads do not shorten it, and neighbours hardly
+lengthen it. Any process beside the worker ends the measurement, since one that has ended may go
+uncounted. Of every go a share is verified later. Nothing that runs in the submission's process can
+see inputs before t0, change outputs after t1, or touch the clock.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from grader.timing.drawn import drawn_inputs
 FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200, the largest there is
 PAGE_BYTES = 2 * 2**20  # of a GPU
 CALL_TIMEOUT_S = 120.0
-_BASELINE_TIMEOUT_S = 40.0  # its calls take a second, on a machine that is forty times as busy
-_LEAST_S = 1.0  # a call that is made has this long, however little is left
+_BASELINE_TIMEOUT_S = 40.0  # its calls take one second where the machine is not busy
+_LEAST_S = 1.0  # each call may take this long, however little of the budget is left
 
 
 class CallFailed(Exception):
@@ -50,10 +50,7 @@ class CallFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class CallOutputs:
-    """What one call computed, by the name of the output, and the seed of its inputs.
-
-    Only heads or rows that were `drawn`, see `share`.
-    """
+    """The `drawn` heads or rows (see `share`) of a call's outputs, and the seed of its inputs."""
 
     seed: int
     outputs: dict[str, torch.Tensor]
@@ -77,7 +74,7 @@ class Timed:
     budget: Budget | None = None
 
     def ask(self, what: str, fds: tuple[int, ...] = (), **fields: Any) -> None:
-        """Make a request, within the time that is left.
+        """Make a request that has to end within the time that is left.
 
         Raises:
             CallFailed: the worker did not answer, or not with success.
@@ -94,10 +91,10 @@ class Timed:
 
 
 def see_alone(watch: UsageMonitor) -> None:
-    """See that no process was started beside a worker on the CPU: it could be gone unseen.
+    """Refuse a call on the CPU beside which another process ran, since what it used may be unseen.
 
     Raises:
-        CallFailed: there was one.
+        CallFailed: another process ran.
     """
     if watch.most_processes > 1:
         text = "other processes ran beside the call: what they use cannot be measured"
@@ -120,7 +117,7 @@ class Bench:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self.idle_bytes: int | None = None  # of host memory, a baseline that has done nothing yet
+        self.idle_bytes: int | None = None  # host memory of a baseline that has computed nothing
         self._cuda: torch.Tensor | None = None
         self._cuda_fd = -1
         self._flush = torch.empty(0)
@@ -137,7 +134,7 @@ class Bench:
     ) -> Timed:
         """Wait for `worker`, let it map the arena, and begin to watch what it uses.
 
-        A baseline has no entry point yet when it has been imported: each go names one.
+        A baseline has no entry point after its import: each go names one.
         """
         start = time.monotonic()
         result = worker.ready()
@@ -170,9 +167,9 @@ class Bench:
         null: bool = False,
         watched: bool = False,
     ) -> tuple[float, list[CallOutputs]]:
-        """Run one timed go; return its seconds, and of what it computed the share that was drawn.
+        """Run one timed go; return its seconds, and the share of its outputs to be verified.
 
-        In one that is `watched` the worker looks at what PyTorch does; its seconds mean nothing.
+        In a `watched` go the worker audits what PyTorch computes; its seconds mean nothing.
         """
         seeds = [secrets.randbits(63) for _ in range(sets)]
         private = [drawn_inputs(problem, case, seed, self.device) for seed in seeds]
@@ -210,7 +207,7 @@ class Bench:
 
     @contextlib.contextmanager
     def _memory(self, size: int) -> Any:
-        """Have memory for one go: where the worker may map it, and where in that it begins."""
+        """Yield memory for one go, its start in what the worker maps, and descriptors of that."""
         if self._cuda is not None:
             start = secrets.randbelow((self._cuda.numel() - size) // PAGE_BYTES + 1) * PAGE_BYTES
             yield self._cuda[start : start + size], start, ()

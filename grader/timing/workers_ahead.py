@@ -1,8 +1,8 @@
-"""Workers of a measurement that are started together, before a GPU is waited for.
+"""Starts the workers of a measurement together, before the GPU is locked.
 
-In a jail a worker is a fresh interpreter, which imports torch for seconds. A GPU that is waited for
-would be idle meanwhile, and imports beside a timed call would be timed too. None of these workers
-has a context on the GPU, or imports what it was started for, before its turn.
+In a jail a worker is a fresh interpreter, which takes seconds to import torch. A locked GPU would
+be idle meanwhile, and an import beside a timed call would slow that down. None of these workers has
+a context on the GPU, or imports the file that it was started for, before its turn.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from grader.isolate import capacity
 from grader.isolate.sandbox import Sandbox
 
-# An allowance for what a worker holds beyond the files of libraries, which all share. To import
-# torch in a jail took 8 seconds of a core where it has no bytecode (three gradings side by side, 5
-# cores each, 2026-11-27): ten per core do so in two thirds of the time that one may take to start.
+# An allowance for what a worker holds beyond the files of libraries, which all share. An import of
+# torch without bytecode took 8 seconds of a core in a jail (three gradings side by side, 5 cores
+# each, 2026-11-27): ten workers per core need two thirds of the time in which one has to start.
 _WORKER_BYTES = 512 * 2**20
 _WORKERS_PER_CORE = 10
 
@@ -22,9 +22,9 @@ Start = Callable[[], Sandbox]
 
 
 class WorkersAhead:
-    """A baseline, and workers of problems as far as cores and memory go; none for later ones.
+    """A baseline, and the workers of the first problems, as many as cores and memory allow.
 
-    As a context it waits for their imports, and ends at last what nobody took.
+    As a context it waits for their imports, and ends at last the workers that nobody claimed.
     """
 
     def __init__(
