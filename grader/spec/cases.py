@@ -33,9 +33,9 @@ Values = Literal[
     "normal", "offset", "peaked", "needle", "large", "falling", "negative", "uneven", "cancelling"
 ]
 
-_MOST_PAIRS = 2**22  # of a query and a key, of a case on the machine
+_MOST_PAIRS = 2**22  # of a query and a key, in a `small` case
 _T = TypeVar("_T")
-ListOf = Annotated[tuple[_T, ...], Strict(False)]  # an array of TOML is a list to begin with
+ListOf = Annotated[tuple[_T, ...], Strict(False)]  # tomllib reads an array as a list
 Positive = Annotated[int, Field(gt=0)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -81,12 +81,12 @@ Size = Annotated[int, Field(ge=0)] | Draw
 
 
 class CaseTable(Table):
-    """One line of `cases`: what it sets, the rest comes from `[base]`.
+    """One line of `cases`; the keys that it does not set come from `[base]`.
 
-    A size is a number, `{ draw = [...] }` of these, or `{ from, to, step }` of a range; which one
-    is drawn depends on the run's seed. A case stands for one of each of its `dtypes`. `gpu` cases
-    run on the GPU where there is one, all others on the machine. `invalid` names the argument that
-    must be refused, and `mutate` what is done to the inputs for it. Where the layout is "far",
+    A size is a number, `{ draw = [...] }` of these, or `{ from, to, step }` of a range, from which
+    the run's seed draws one. The line stands for one case of each of its `dtypes`. `gpu` cases run
+    on the GPU where there is one, all others on the machine. `invalid` names the argument that must
+    be refused, and `mutate` the change to the inputs that makes it invalid. With the layout "far"
     entries lie 2**30 elements apart.
     """
 
@@ -132,7 +132,7 @@ class CaseTable(Table):
 class Case:
     """One set of inputs for one check: sizes, dtype, layout, kind of values and options.
 
-    `exact` asks of fp32 that its dots are IEEE fp32, not TF32, and of 16 bits that sums have 32.
+    With `exact`, dots of fp32 have to be IEEE fp32, not TF32, and sums of 16-bit values fp32.
     `gpu`: see `CaseTable`.
     """
 
@@ -162,7 +162,7 @@ class Case:
 
     @property
     def small(self) -> Case:
-        """The case with so few batches, then heads, that the machine takes a moment for it."""
+        """The case with one batch and fewer heads, if the machine takes too long for all pairs."""
         batch, heads = self.batch, math.gcd(self.num_q_heads, self.num_kv_heads)
         pairs = self.num_q_heads * self.seqlen_q * self.seqlen_k
         if batch * pairs <= _MOST_PAIRS:
@@ -174,7 +174,7 @@ class Case:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The case in words such as `batch=2`, without what is as usual."""
+        """The case in words such as `batch=2`, without the default layouts and values."""
         if self.rows is not None:
             size = [f"rows={self.rows}", f"cols={self.cols}"]
         else:

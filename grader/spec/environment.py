@@ -88,7 +88,7 @@ def probe(wanted: str) -> Environment:
 
 
 def _notes(triton: str) -> tuple[str, ...]:
-    """Say once what a student misses with this version of Triton."""
+    """Return a note on what a student misses with this version of Triton, if anything."""
     try:
         minor = Version(".".join(map(str, Version(triton).release[:2])))
     except InvalidVersion:

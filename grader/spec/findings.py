@@ -1,4 +1,4 @@
-"""What one case came to; what the judge asks its own processes, and the events they send back.
+"""Findings of cases, requests of the judge to its own processes, and the events they send back.
 
 A request is a file without a name, so that no command line shows a seed. Events are JSON lines on a
 pipe. They come from the judge's own processes, but those run as the same user as a submission:
@@ -31,10 +31,10 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Finding(Record):
-    """What one case came to. `wrong_outputs` empty means all; `margin` is error / allowed.
+    """The verdict on one case. Empty `wrong_outputs` mean all; `margin` is error / allowed.
 
-    `after_calls` goes with an internal fault: the submission's code had run before beside the
-    process that failed, and may have brought it about.
+    With an internal fault, `after_calls` says that the submission's code had run beside the process
+    that failed, and may have caused the fault.
     """
 
     verdict: Verdict
@@ -68,7 +68,7 @@ class SourceFile(Record):
 
 
 class ChildRequest(Record):
-    """What the judge asks of a process of its own, whatever that does.
+    """A request to a process of the judge's own: what all of them have.
 
     `token` begins every line of its events: others may write into the pipe. `policy` says whether
     the source policy is in force, `jailed` whether workers are in a jail (grader/isolate/jail.py);
@@ -87,7 +87,7 @@ class ChildRequest(Record):
 class TestRequest(ChildRequest):
     """Run the cases of one problem but those of `done`; `spent_s` and `lost_s` are used up."""
 
-    __test__ = False  # no class of tests, whatever its name says to pytest
+    __test__ = False  # keeps pytest from collecting it by its name
 
     source: SourceFile
     seed: str
@@ -96,8 +96,8 @@ class TestRequest(ChildRequest):
     spent_s: Seconds = 0.0
     lost_s: Seconds = 0.0
     compile_workers: int = 1
-    kernels: Path | None = None  # keeps what compiles for a GPU that is not there
-    chips: tuple[int, ...] = ()  # compiled for too, on request
+    kernels: Path | None = None  # folder of kernels that were compiled for an absent GPU
+    chips: tuple[int, ...] = ()  # further ones to compile for, on request
 
 
 MEASURE_S = 1800.0  # the most that a measuring process may take
@@ -125,7 +125,7 @@ class Alive(Record):
 
 
 class CaseBegins(Record):
-    """The submission is called for a case: what ends the process now is the submission's doing."""
+    """Sent before a case calls the submission: an end of the process is then its doing."""
 
     event: Literal["begin"] = "begin"
     check: str
@@ -156,7 +156,7 @@ class CauseFound(Record):
     def located(self, message: Message) -> Message:
         """Return `message` with the line of this cause, or its step where no line is known.
 
-        A line of no known step, at which something was seen, is none of a mistake in this one.
+        Without a line the cause's step replaces a line of the message that lies in no known step.
         """
         if self.line is None and message.line is None and self.step is not None:
             return message.model_copy(update={"step": self.step})
@@ -167,7 +167,7 @@ class CauseFound(Record):
 
 
 class WorkCounted(Record):
-    """What was counted of the work of a submission whose cases all passed."""
+    """The counted work of a submission whose cases all passed."""
 
     event: Literal["work"] = "work"
     evidence: Evidence
@@ -192,9 +192,9 @@ class Measured(Record):
 
 
 class Lane(Record):
-    """One of those that `make race` times: milliseconds per call, or why there are none.
+    """One contestant of `make race`: milliseconds per call, or a reason why there are none.
 
-    `spread_percent` is by how much the rounds differ.
+    `spread_percent` is by how much its rounds differ.
     """
 
     name: str
@@ -204,7 +204,7 @@ class Lane(Record):
 
 
 class Raced(Record):
-    """What a race came to; `library` is the fastest one, the others are `left_out` with reasons.
+    """The result of a race; `library` is its fastest kernel, others are `left_out` with reasons.
 
     Without lanes `fault` says why nothing could be timed; `internal` if that is the judge's fault.
     """

@@ -183,7 +183,7 @@ class CheckResult(Record):
     points: Points = Points()
     message: Message | None = None
     diagnosis: Diagnosis | None = None
-    # Part of the check that holds: a backward check judges three gradients, a third each.
+    # The part of the check that passes: a backward check judges three gradients, a third each.
     share: float = Field(default=0.0, ge=0.0, le=1.0)
     cases_passed: int = 0
     cases_total: int = 0

@@ -67,7 +67,7 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
         q, k = 4.0 * q, 2.0 * k
     elif case.values in ("large", "falling"):
         q, k = _large_logits(q, k, first=-1.0 if case.values == "large" else 1.0)
-    elif case.values == "uneven":  # a maximum that rows share leaves every other one without weight
+    elif case.values == "uneven":  # a maximum that rows share takes all weight from every other one
         small = q
         q, k = _large_logits(q, k, first=-1.3)
         q[:, :, 1::2] = small[:, :, 1::2]
@@ -77,7 +77,7 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
         q = _needle_queries(q, k, case)
     tensors = {"q": q.to(dtype), "k": k.to(dtype), "v": v.to(dtype)}
     if case.sink_logits:
-        # Away from 0, where a logit in wrong units is right; of either sign, the first positive.
+        # Away from 0, which is the same in any unit; of either sign, the first positive.
         logits = 2.0 + normal(case.num_q_heads).abs()
         logits[1::2] *= -1.0
         if case.sink_logits_values == "neg_inf":
@@ -95,7 +95,7 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
         elif case.dout_layout == "zeros":
             dout = torch.zeros_like(dout)
         dout = dout.to(dtype)
-    if "lse" in problem.inputs:  # the backward pass alone: what the forward pass has left
+    if "lse" in problem.inputs:  # a backward pass alone gets the results of the forward pass
         values = [tensors[name].double() for name in ("q", "k", "v")]
         out, lse = reference.gqa_attention(*values, **case.kwargs)
         tensors |= {"out": out.to(dtype), "lse": lse.float(), "dout": dout}
@@ -108,7 +108,7 @@ def _cancelling_columns(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Let the right half of each row cancel the left half but for the rounding of its elements.
 
-    A product rounded to 16 bits is off by as much as the whole sum is large, in every row and under
+    A product that is rounded to 16 bits is off by as much as the whole sum, in every row and under
     every seed; a product in fp32 is exact, since it has 22 bits.
     """
     half = x.shape[1] // 2
@@ -122,10 +122,10 @@ def _cancelling_columns(
 def _large_logits(
     q: torch.Tensor, k: torch.Tensor, *, first: float, last: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits that go from 100 * `first` to 100 * `last` along the keys; by default to the opposite.
+    """Return q, k whose logits go from 100 * `first` to 100 * `last` (-`first`) along the keys.
 
-    Where they rise the running maximum keeps growing; where they fall an update that forgets the
-    maximum so far meets exp of a large number.
+    Where they rise, the running maximum keeps growing. Where they fall, an update that forgets the
+    maximum so far computes exp of a large number.
     """
     head_dim, seqlen_k = k.shape[-1], k.shape[-2]
     amplitude = math.sqrt(_LARGE_LOGIT * math.sqrt(head_dim))
@@ -168,7 +168,7 @@ def invalidate(inputs: Inputs, mutation: str | None) -> Inputs:
     first = next(iter(tensors))
     other = torch.float32 if tensors[first].dtype == torch.float16 else torch.float16
     subject, _, change = (mutation or "").partition("_")
-    if mutation is None or change == "strided":  # the latter is a matter of placing
+    if mutation is None or change == "strided":  # placing.py makes such strides
         return inputs
     if mutation in ("float64", "integer"):
         dtype = torch.float64 if mutation == "float64" else torch.int32

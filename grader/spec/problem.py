@@ -52,7 +52,7 @@ class Problem(Table):
     file: str
     entry: str
     signature: str
-    oracle: str  # the function of reference.naive: the truth in fp64, the baseline at speed
+    oracle: str  # the function of reference.naive: the truth in fp64, and the baseline for speed
     language: Literal["pytorch", "triton"]
     returns: Annotated[ListOf[str], Field(min_length=1)]
     gradients: ListOf[str] = ()
@@ -198,7 +198,7 @@ class Problem(Table):
         return tuple(self.cases(self.counted, seed).values()) if self.counted else ()
 
     def first_step_behind(self, checks: Collection[str]) -> tuple[int, str] | None:
-        """Return the first step that turns one of `checks` green, and which; None without one."""
+        """Return the first step that turns one of `checks` green, and that check; None if none."""
         for number, step in enumerate(self.steps, start=1):
             for check in step.turns_green:
                 if check in checks:
@@ -253,7 +253,7 @@ def problem_ids() -> tuple[str, ...]:
 
 
 def examples(*wanted: str) -> str:
-    """Return those of these problems that are here, else an early one: a release may lack some."""
+    """Return those of `wanted` that this release has, else an early problem."""
     here = problem_ids()
     return ",".join([id for id in wanted if id in here] or here[:2][-1:])
 
@@ -262,7 +262,7 @@ def problems_named(text: str | None, option: str = "--only") -> tuple[str, ...]:
     """Read a list of problems; p4, P04 and 4 are p04, and blanks serve as well as commas.
 
     Raises:
-        ManifestError: it names none, or one that there is not.
+        ManifestError: it names no problem, or an unknown one.
     """
     known = problem_ids()
     if text is None:
@@ -313,11 +313,11 @@ def read_problem(path: Path) -> Problem:
 def explained(error: ValidationError) -> str:
     """Return the first error as key, got, expected."""
     errors = error.errors(include_url=False)
-    # A table in the place of a number is a Draw with a mistake.
+    # A table in the place of a number is a faulty Draw: that it is no number says nothing.
     numbers = [e for e in errors if e["type"] in ("int_type", "float_type")]
     drawn = [e for e in numbers if isinstance(e["input"], dict)]
     first = next(e for e in errors if e not in drawn)
-    # Alternatives of a type appear in the path, tables with brackets: they are no keys of the file.
+    # pydantic's paths hold alternatives of a type, tables with brackets: no keys of the file.
     keys = [str(k) for k in first["loc"] if k not in _NUMBERS and "[" not in str(k)]
     where = ".".join(keys)
     if first["type"] == "missing":

@@ -18,13 +18,13 @@ class Check(Table):
 
     The points for correctness are shared by weight, whatever the weights sum to. `varies` lists
     the keys in which its cases may depart from `[base]`; `outputs` what is judged. Where `needs`
-    names another check, this one counts only if that one passes. One that `compiles` asks no more
-    than that the kernels of its cases do, for GPUs that need not be there. One of the `bridge`
-    calls that entry point.
+    names another check, this one counts only if that one passes. One that `compiles` asks only that
+    the kernels of its cases compile, for GPUs that may be absent. One of the `bridge` calls the
+    entry point of that table.
 
-    `judges` says what of a call is judged: its `numbers`; or, of a step before there are any, that
-    a `launch` is made and the outputs have their shapes, or that kernels store every row of them;
-    or how many `products` PyTorch computes.
+    `judges` says what of a call is judged: its `numbers`; in a step before there are any, whether
+    it makes a `launch` and outputs of the right shapes, or whether its kernels' `stores` reach
+    every row of them; or how many `products` PyTorch computes.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -47,10 +47,10 @@ class Step(Table):
     """One numbered step of a stub: title, about how many lines, the known mistakes made there.
 
     `turns_green` are the checks that pass once the steps up to this one are done, and `work` where
-    it then earns all its points. `makes` are outputs that a mistake here makes wrong, and it
-    leaves the others right; of several such steps the one with the fewest is it. `shapes` are those
-    of what a step makes, by name: tuples of sizes, in Python, made of names of integers, and of
-    names of tensors, which stand for their shapes.
+    it then earns all its points. `makes` are the outputs that a mistake in this step makes wrong
+    while it leaves the others right; of several such steps the one with the fewest is blamed.
+    `shapes` are, by name, those of what the step makes: tuples of sizes, in Python, made of names
+    of integers, and of names of tensors, which stand for their shapes.
     """
 
     title: str
@@ -90,7 +90,7 @@ class PointTable(Table):
 
 
 class RestsOn(Table):
-    """The checks that must pass before a component earns: what the call that it is about needs."""
+    """The checks that must pass before a component earns points: what its calls rest on."""
 
     work: ListOf[str] = ()
     speed: ListOf[str] = ()
@@ -108,7 +108,8 @@ class Limits(Table):
 class Tolerance(Table):
     """Allowed error as a multiple of an honest computation's in the same dtype.
 
-    `fp32` is what checks other than that of precision ask of fp32: IEEE, or TF32 as `tl.dot` does.
+    `fp32` is the precision of fp32 that checks ask for unless they are `exact`: IEEE, or TF32, the
+    default of `tl.dot`.
     """
 
     factor: PositiveNumber
@@ -143,11 +144,11 @@ class Memory(Table):
 
 
 class Work(Table):
-    """What is counted on the machine: calls of `cases`.
+    """The calls, of `cases`, whose work is counted on the machine.
 
-    All points up to `full` times what is needed, none from naive's on: that is every tile of the
-    `square`, those of the `causal` triangle (where leaving out more is the lesson), or so many
-    times what is needed.
+    Up to `full` times the work that is needed earns all points, as much as `naive` does none: that
+    does every tile of the `square`, those of the `causal` triangle (where leaving out more is the
+    lesson), or so many times the work that is needed.
     """
 
     naive: Literal["square", "causal"] | PositiveNumber

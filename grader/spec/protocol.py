@@ -15,7 +15,7 @@ MAGIC = b"grader2\0"
 MAX_KERNELS = 32
 REPLY = struct.Struct(f"<8sQBIIQ64s2048s{MAX_KERNELS}I")
 MAX_REQUEST_BYTES = 64 * 1024
-_SHAPES = "\x1f"  # parts a text from shapes
+_SHAPES = "\x1f"  # separates a text from shapes
 IMPORTED = 1  # nonce of the reply that a worker sends when it has imported torch, unasked
 STARTED = 0  # nonce of the reply that a worker sends before it touches the submission
 
@@ -38,9 +38,9 @@ class Status(enum.IntEnum):
     ROUNDING_DOT = 12  # the machine saw a dot that rounds on a GPU where fp32 was asked for
     TRACE_FAILED = 13  # the call came back; the judge's own tracer, which watched it, did not
     FORBIDDEN_OPERATOR = 14  # PyTorch computed, or gave values away, where it may not
-    NOT_MODELLED = 15  # the machine could not run the kernel: nothing is said of it
+    NOT_MODELLED = 15  # the machine cannot run the kernel: there is no verdict on it
     STOPPED = 16  # the machine stopped a kernel that took too long
-    ASKS = 17  # a plan comes as far as a value that has to be computed first
+    ASKS = 17  # the plan ends at a value that has to be computed first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Reply:
         text = self.text
         if len(text) > 1900:
             text = text[:1200] + " ... " + text[-650:]
-        if self.shapes:  # where there is room: they are of little use without a text
+        if self.shapes:  # cut off below where there is no room: of little use without a text
             text += _SHAPES + self.shapes
         return REPLY.pack(
             MAGIC,
@@ -104,11 +104,11 @@ class Reply:
 class Ended:
     """Why a worker gave no reply: `timeout`, or it died by `signal_name` or with `exit_code`.
 
-    Both are None when it lives but closed its end of the channel. `started` is False as long as
-    only the judge's own code had run in it. `line` is where the submission was, 0 if unknown;
-    `recursive`, whether it was there many times over; `compiling`, whether Triton's compiler was at
-    work; `over`, of which limit the judge ended it. Where it was ended because the machine had no
-    core for it, `starved_s` is how long it had waited for one.
+    Both are None when it lives but closed its end of the channel. `started` is False if only the
+    judge's own code had run in it. `line` is where the submission was, 0 if unknown; `recursive`,
+    whether the stack held such a line many times; `compiling`, whether Triton's compiler was at
+    work; `over`, which limit it exceeded, for which the judge ended it. If it was ended because the
+    machine had no core for it, `starved_s` is how long it had waited for one.
     """
 
     timeout: bool = False

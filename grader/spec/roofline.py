@@ -14,7 +14,7 @@ from grader.spec.grade_record import Chip, Environment
 from grader.spec.problem import Problem
 
 _DOTS_UNKNOWN = 512  # the least of any chip with tensor cores that Triton uses
-_GEFORCE = "GeForce"  # sums in fp32 at half the rate, from 8.6 on
+_GEFORCE = "GeForce"  # from 8.6 on these sum in fp32 at half the rate
 # Operations of 16-bit dots per multiprocessor and clock: NVIDIA's Turing architecture paper. Triton
 # does not use these tensor cores, but the library's kernels do.
 _TURING = {(7, 5): 1024}
@@ -76,7 +76,7 @@ def roof(problem: Problem, case: Case, environment: Environment) -> Roof | None:
 
 
 def least(problem: Problem, case: Case, environment: Environment) -> Roof | None:
-    """Return the roof of any right answer, whatever its design: None as of `roof`.
+    """Return the roof of any right answer, whatever its design; None where `roof` returns None.
 
     Each input is read once, and each product of two matrices is made once, at the rate of the
     fastest 16-bit dots, those with 16-bit sums among them.
@@ -132,5 +132,5 @@ def visible_pairs(problem: Problem, case: Case) -> int:
 
 
 def is_causal(problem: Problem) -> bool:
-    """Return whether a query sees no key after it."""
+    """Whether a query sees no key after it."""
     return problem.oracle != "noncausal_attention"

@@ -1,4 +1,4 @@
-"""What is said of each cause that a report can name: a table for each id in the files beside this.
+"""The texts on each cause that a report can name: a table for each id in the files beside this.
 
     [POINTER-WITHOUT-STRIDE]    without the problem's prefix
     problems    where it can occur, if known mistakes do not say so; without it: everywhere
@@ -83,12 +83,12 @@ class Entry:
 
     @property
     def part(self) -> str:
-        """What of a line is wrong where it shows, "" where that is not known."""
+        """The part of a line that is wrong where the cause shows, "" where that is not known."""
         return str(self.table.get("part", ""))
 
     @functools.cached_property
     def text(self) -> Text:
-        """What is said of it in general, whatever the size of a tile."""
+        """The general texts, which hold for any size of a tile."""
         if "{tile}" not in self.table["note"]:
             return self.said({})
         if "p01" not in self.problems:
@@ -99,12 +99,12 @@ class Entry:
         return dataclasses.replace(text, note=text.note + more)
 
     def said(self, figures: Mapping[str, object], *forms: str) -> Text:
-        """Return what is said in the last of nested forms; an empty name is none."""
+        """Return the texts of the last of nested `forms`, with `figures`; "" names no form."""
         templates = self.templates(*forms)
         return Text(**{key: text.format(**figures) for key, text in templates.items()})
 
     def templates(self, *forms: str) -> dict[str, str]:
-        """Return the texts of a form with their fields."""
+        """Return the texts of the last of nested `forms`, with {fields} in place of figures."""
         table = self.table
         found = {key: table[key] for key in _TEXTS}
         for form in filter(None, forms):
@@ -113,7 +113,7 @@ class Entry:
         return found
 
     def forms(self) -> list[tuple[str, ...]]:
-        """Return all forms in which a report may show it."""
+        """Return all forms in which a report may show the cause."""
         seen = self.table.get("seen", {})
         variants = [(name,) for name, form in self.table.items() if isinstance(form, dict)]
         below = [("seen", name) for name, form in seen.items() if isinstance(form, dict)]
@@ -121,7 +121,7 @@ class Entry:
 
 
 def entry_of(id: str) -> Entry:
-    """Return what is known of an id."""
+    """Return the cause with this id."""
     return entries()[id]
 
 
