@@ -2,8 +2,9 @@
 
 `torch.empty` and its relatives return views into larger buffers: NaN where the tensor lies, a
 pattern before and behind it. An element that no kernel writes stays NaN; a write past the end
-changes the pattern. The NaN of each allocation has a mark: an output that was computed from another
-is known from one that was not written. Runs inside the worker; timed calls run without it.
+changes the pattern. The NaN of each allocation has a mark, which tells an output that was not
+written from one computed from other unwritten memory. Runs inside the worker, but not in timed
+calls.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ EMPTY = {
 }
 
 
-# In place: what these make of a tensor they make of what was in it.
+# Operators in place whose result depends on what was in the tensor.
 _UPDATES = {
     *("add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "addmm_", "addbmm_", "baddbmm_"),
     *("index_add_", "scatter_add_", "scatter_reduce_", "exp_", "exp2_", "log_", "neg_", "pow_"),
@@ -71,9 +72,9 @@ class Guarded(DispatchMode):
     def settle(self, result: torch.Tensor, values: torch.Tensor, updated: Iterable[int]) -> None:
         """Put UNWRITTEN into `values`, a copy of `result`, where it has the mark of its own memory.
 
-        Not so where one of the addresses `updated` lies in that memory: a kernel has stored to it
-        what it made of what was there. Then the mark does not tell what was never stored to; nor
-        does one that several allocations have.
+        Nothing is put where one of the addresses `updated` lies in that memory: a kernel has stored
+        there what it computed from it, so that elements that were written may have the mark. Nor is
+        it where several allocations have the same mark.
         """
         memory = _span(result)
         mark = self._marks.get(memory.start)

@@ -1,9 +1,9 @@
 """Gives each input of a call memory that ends where the input ends.
 
-Of a tensor in one allocation with the others a view can be made that reaches all of them. In a
-timed call that would be the inputs of the calls that follow: one launch could compute them all.
-There the order of the inputs of all sets and the gaps between them are drawn for each go, so that
-an address says nothing of another, or of which input belongs to which.
+If all lay in one allocation, a view made of one input could reach the others. In a timed call these
+would be the inputs of the calls that follow, too: one launch could compute them all. There the
+order of the inputs of all sets, and the gaps between them, are drawn for each go, so that no
+address says where another input lies, or to which set it belongs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from grader.isolate import device_memory
 from grader.isolate.arena import GUARD_BYTES, Layout, View
 
-_STEP_BYTES = 512  # of addresses, as those of torch's allocators on a GPU
-_ROOM = 0.25  # of what is needed, for gaps
+_STEP_BYTES = 512  # addresses are multiples of it, as those of torch's allocators on a GPU
+_ROOM = 0.25  # for gaps, as a share of the bytes that are needed
 _drawn = random.SystemRandom()
 
 
@@ -45,11 +45,11 @@ def blocks(layout: Layout) -> list[range]:
 def scatter(layout: Layout, sets: int, room_bytes: int) -> Scattered:
     """Draw places for `sets` calls of a layout, with guard zones between them.
 
-    `room_bytes` is the most that they take, or what `sets` layouts do where that is more.
+    They take at most `room_bytes`, or as much as `sets` layouts where that is more.
     """
     sizes = [-(-len(block) // _STEP_BYTES) * _STEP_BYTES for block in blocks(layout)] * sets
     sizes = [size + GUARD_BYTES for size in sizes]
-    sizes.append((layout.total_bytes - layout.inputs_end) * sets)  # which end with a zone
+    sizes.append((layout.total_bytes - layout.inputs_end) * sets)  # each ends with a guard zone
     needed = sum(sizes) + GUARD_BYTES
     spare = max(0, min(int(needed * _ROOM), room_bytes - needed)) // _STEP_BYTES
     order = list(range(len(sizes)))
@@ -68,7 +68,7 @@ def scatter(layout: Layout, sets: int, room_bytes: int) -> Scattered:
 def parts(
     memory: torch.Tensor, layout: Layout, starts: Sequence[int] | None = None
 ) -> list[tuple[View, torch.Tensor]]:
-    """Return for each input its view and the memory that it is a view of, which is its block.
+    """Return for each input its view and the memory of its block, of which it is a view.
 
     The blocks begin in `memory`, 1-D uint8, at `starts`, or where `layout` has them.
     """
@@ -90,7 +90,7 @@ def outputs(memory: torch.Tensor, layout: Layout, sets: int, start: int) -> torc
 
 
 def _own(memory: torch.Tensor, start: int, size: int) -> torch.Tensor:
-    """Return `size` bytes of `memory` as a tensor whose storage has no others."""
+    """Return `size` bytes of `memory` as a tensor whose storage has no other bytes."""
     if _is_on_gpu(memory) and size:
         return device_memory.mapped(memory.data_ptr() + start, size, of=memory)
     part = memory[start : start + size]
@@ -98,5 +98,5 @@ def _own(memory: torch.Tensor, start: int, size: int) -> torch.Tensor:
 
 
 def _is_on_gpu(memory: torch.Tensor) -> bool:
-    """Whether it is; torch.Tensor may answer for a GPU that is not there, see `absent_gpu`."""
+    """Whether memory really is on a GPU: `absent_gpu` may change what torch.Tensor says."""
     return bool(torch._C.TensorBase.is_cuda.__get__(memory))

@@ -19,13 +19,13 @@ from grader.kernel.machine.tensors import extent
 
 GUARD_BYTES = 64 * 1024
 POISON = 0xFF
-# The lowest byte of each element that a submission allocates and nobody has written yet: NaN too,
-# and not the NaN that comes out of arithmetic with what was read beside an input's elements. Each
+# The lowest byte of each element that a submission has allocated and nobody has written: a NaN too,
+# but not the one that arithmetic makes of the bytes between the elements of an input. Each
 # allocation has a mark of its own, which arithmetic in one dtype keeps (quiet NaN in bf16 too).
 MARKS = range(0xC1, 0xE5)
-# What the worker puts in their place where an output has the mark of its own memory.
+# The worker puts it in place of the mark where an output has the mark of its own memory.
 UNWRITTEN = range(0xE5, 0xE6)
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by an element's bytes
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -59,7 +59,7 @@ class Layout(NamedTuple):
 
     @property
     def written(self) -> tuple[View, ...]:
-        """The outputs, in memory that has no inputs before them."""
+        """The outputs, with their offsets in memory without the inputs."""
         return tuple(
             v._replace(offset_bytes=v.offset_bytes - self.inputs_end) for v in self.outputs
         )
@@ -76,7 +76,7 @@ class Layout(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of the entry point, as each request for one has it: where what lies, and options."""
+    """The fields of each request to call the entry point: among them its layout and options."""
 
     layout: Layout
     kwargs: dict[str, Any]
@@ -86,7 +86,7 @@ class Call(NamedTuple):
 
 def marked(values: torch.Tensor, marks: range) -> torch.Tensor:
     """Return where a tensor holds the NaN of memory that nobody wrote, with one of these marks."""
-    word = _WORDS[values.element_size()]  # the mark is its lowest byte, those above are of -1
+    word = _WORDS[values.element_size()]  # the mark is its lowest byte, those above are 0xFF
     raw, above = values.contiguous().view(word), -256 if word.is_signed else 0
     return (raw >= above + marks[0]) & (raw <= above + marks[-1])
 
@@ -112,7 +112,7 @@ class Arena:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the descriptor back; the mapping goes with the last tensor on it."""
+        """Close the descriptor; the mapping stays until the last tensor on it is gone."""
         os.close(self.fd)
 
 

@@ -1,8 +1,8 @@
-"""Has a submission's classes answer nothing where the judge does not look. In a worker.
+"""Keeps a submission's classes from answering PyTorch while its modes are off. In a worker.
 
-To make a tensor, or an index, of something that has a length and items PyTorch takes all modes off
-and asks for them. What answers may be the submission's code, and what it computes there nobody
-sees. So a class of the file answers no more then, nor does what hands such a question on.
+To make a tensor, or an index, of an object with a length and items, PyTorch takes all modes off and
+asks the object for them. A class of the submission could compute there, and the audit would not see
+it. So classes of the file refuse to answer then, and so do others that pass the question on.
 Guarded by tests/test_walls.py.
 """
 
@@ -30,9 +30,9 @@ class AskedUnseen(TypeError):
 
 
 def install() -> None:
-    """Let the classes of the standard library that hand on questions refuse them; once is enough.
+    """Let the standard library's classes that pass questions on refuse them; once is enough.
 
-    ChainMap and UserDict ask a dictionary, which may have a default_factory.
+    ChainMap and UserDict ask a dictionary, which may have a default_factory of the submission's.
     """
     if not _installed.is_set():
         _installed.set()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 _UNKNOWN_BYTES = 2**33
 _CFS = ("quota", "period")
-# Limit, use, and what of the use is cache: version 2, then version 1.
+# Files of limit and use, and which rows of memory.stat are cache: version 2, then version 1.
 _MEMORY_FILES = (
     ("memory.max", "memory.current", ("inactive_file", "active_file")),
     (
@@ -42,7 +42,7 @@ def cores(root: Path = Path("/")) -> float:
 def free_bytes(root: Path = Path("/")) -> int:
     """Return how much more memory may be used before the kernel ends a process.
 
-    What a file's cache takes is given back when it is needed, and counts as free.
+    The cache of files counts as free: the kernel gives it back when memory is needed.
     """
     found = [_of_machine(root)]
     for group in _groups(root, "memory"):

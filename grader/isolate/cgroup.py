@@ -1,9 +1,9 @@
 """A limit of memory that the kernel keeps: a control group (version 2) for each jail.
 
 Groups can be made below one whose folder the judge may write: in a container that has its own, in
-a service or scope of systemd's with Delegate=yes. A group that limits others holds no process, so
-the judge first moves, with what was started with it, into one below. Source: "Control Group v2" of
-Linux's documentation.
+a service or scope of systemd's with Delegate=yes. A group that limits others may hold no process,
+so the judge first moves into one below, with what was started with it. Source: "Control Group v2"
+of Linux's documentation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grader.isolate import usage
 MOUNTED = Path("/sys/fs/cgroup")
 OWN = "judge-of-jails"  # the group into which the judge moves
 _OF_A_GROUP = ("cgroup.procs", "cgroup.subtree_control")
-_DELEGATED = ("user.delegate", "trusted.delegate")  # what systemd notes of such a group
+_DELEGATED = ("user.delegate", "trusted.delegate")  # by which systemd marks such a group
 _GONE_S = 2.0
 _numbers = itertools.count()
 
@@ -31,7 +31,7 @@ class NoGroup(Exception):
 
 
 class Group:
-    """The group of one jail. Of what its processes hold, what they took before does not count."""
+    """The group of one jail; memory that its processes took before they joined does not count."""
 
     def __init__(self, pids: Iterable[int], memory_bytes: int) -> None:
         """Move `pids` into a new group, with all their threads.
@@ -43,7 +43,7 @@ class Group:
         try:
             self._folder.mkdir()
             _write(self._folder / "memory.max", memory_bytes)
-            with contextlib.suppress(OSError):  # where nothing is swapped there is none
+            with contextlib.suppress(OSError):  # no such file where nothing is swapped
                 _write(self._folder / "memory.swap.max", 0)
             with contextlib.suppress(OSError):  # Linux 4.19
                 _write(self._folder / "memory.oom.group", 1)
@@ -120,7 +120,7 @@ def _found(mounted: Path) -> Path | str:
 
 
 def _is_given(group: Path, mounted: Path) -> bool:
-    """Whether it is a container's own, or systemd leaves what is below to whoever runs in it."""
+    """Whether a group is a container's own, or systemd has delegated it to its processes."""
     found = []
     for name in _DELEGATED:
         with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ def _is_given(group: Path, mounted: Path) -> bool:
 
 
 def _enabled(parent: Path, pids: Iterable[int] = ()) -> Path:
-    """Let the groups below limit memory, once `pids` are in one of them."""
+    """Let the groups below `parent` limit memory, after moving `pids` into one; return `parent`."""
     moved = []
     try:
         for pid in pids:
@@ -152,9 +152,9 @@ def _pids(group: Path) -> set[int]:
 
 
 def _ours(pids: set[int]) -> set[int]:
-    """Return those that were started with the judge, in its session, or by it."""
+    """Return those that the judge started, or that are in its session."""
     found = {os.getpid(), *usage.descendants(os.getpid())} & pids
-    for pid in pids - {0}:  # 0 is one outside of this container
+    for pid in pids - {0}:  # 0 stands for a process outside of this container
         with contextlib.suppress(OSError):
             if os.getsid(pid) == os.getsid(0):
                 found.add(pid)

@@ -1,8 +1,8 @@
 """Whether the kernels of a submission compile for a GPU, on a machine that need not have one.
 
-One worker per chip makes the calls and launches nothing; what it says of each kernel is read here,
-within bounds: a submission runs in that process and can say what it likes. What it gains by that
-are sentences in its own report; a verdict is the business of whoever reads this.
+One worker per chip makes the calls and launches nothing. Its report on each kernel is read here
+within bounds: a submission runs in that process and can write into it what it likes. It gains only
+sentences in its own grade report by that; verdicts are made elsewhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from grader.spec.kernel_report import Compilation, KernelReport, Prediction, Ref
 from grader.spec.problem import Problem
 from grader.spec.protocol import Ended, Reply, failed
 
-TIMEOUT_S = 60.0  # in which the worker has a core, or asks for none
+TIMEOUT_S = 60.0  # without the time in which the worker waits for a core
 MAX_KERNELS = 40  # those that compile, and refusals
 _PREDICTING_S = 10.0
 _MAX_REPORT_BYTES = 2**20
@@ -45,10 +45,10 @@ _Line = TypeVar("_Line", KernelReport, Prediction)
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What came of the calls for one chip.
+    """The results of the calls for one chip.
 
-    `results` has one entry per call that was made, the last of which may be an `Ended`; only that
-    of the import where it failed. `kernels` are in the order of their first launch, and so are
+    `results` has one entry per call that was made, the last of which may be an `Ended`; if the
+    import failed, its entry alone. `kernels` are in the order of their first launch, and so are
     `predictions`, if they were asked for; `predicted` is how the call for these ended.
     """
 
@@ -97,8 +97,8 @@ def compile_calls(
 
     Args:
         capabilities: of `EVERY_CHIP`.
-        timeout_s: seconds of one core for all calls for one chip, the start of the worker apart;
-            those in which a busy machine has no core for it do not count.
+        timeout_s: seconds of one core for all calls for one chip, without the start of the worker,
+            and without the time in which a busy machine has no core for it.
         workers: chips that are compiled for at a time, where there are as many cores.
         kernels: folder in which what is compiled is kept for the next time.
         predicts: a call made after the others, whose launches are predicted and decide nothing.
@@ -107,7 +107,7 @@ def compile_calls(
     cores = capacity.cores()
     workers, timeout_s = max(1, min(workers, int(cores))), timeout_s / min(1.0, cores)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        # A worker dies with the thread that started it: each starts and ends its own.
+        # A worker dies with the thread that started it: each thread starts and ends its own.
         jobs = [
             pool.submit(_compile, source, problem, calls, c, timeout_s, kernels, predicts, begins)
             for c in capabilities
@@ -183,7 +183,7 @@ def _ask(
 
 
 def not_compiled(capability: int, why: str, line: int = 0) -> Compilation:
-    """Return what stands for all kernels on a chip for which none is to blame."""
+    """Return a refusal in place of all kernels on a chip, where none of them is to blame."""
     refusal = Refusal(error_type="", line=line, text=why)
     kernel = KernelReport(kernel="", line=0, refusal=refusal)
     return Compilation(capability=capability, kernel=kernel)
@@ -206,7 +206,7 @@ def _kernels(report: int, capability: int) -> tuple[Compilation, ...]:
 
 
 def _on_chip(capability: int, kernel: KernelReport) -> Compilation:
-    """Return what the worker says of a kernel, with how many of its programs share the chip."""
+    """Return a kernel's report, with how many of its programs share a multiprocessor."""
     programs, limit = None, None
     if kernel.refusal is not None:
         programs = 0
@@ -223,7 +223,7 @@ def _on_chip(capability: int, kernel: KernelReport) -> Compilation:
 
 
 def _blank(problem: Problem, case: Case, gradients: bool) -> Inputs:
-    """Inputs of the right shapes and dtypes, and no values."""
+    """Return inputs of the right shapes and dtypes without values."""
 
     def blank(*size: int, dtype: str = case.dtype) -> torch.Tensor:
         return torch.empty(size, dtype=TORCH_DTYPES[dtype], device="meta")

@@ -1,8 +1,8 @@
-"""Compiles what calls launch before they are made, on several cores, into their workers' cache.
+"""Compiles kernels before the calls that launch them, on several cores, into their workers' cache.
 
-Compilation has time of its own: a kernel that takes its window, its sinks and its lengths as
-constants compiles anew for nearly every case, and that is no mistake. It needs no GPU, and so
-nobody waits for one meanwhile.
+Compilation does not count as time of a call: a kernel that takes its window, its sinks and its
+lengths as constants compiles anew for nearly every case, and that is no mistake. It needs no GPU:
+none is locked meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Compilers:
     ) -> None:
         """Start at once; nothing is compiled where that is impossible without the GPU.
 
-        What goes wrong is seen when the call is made, which then compiles.
+        Errors are ignored here: the call itself compiles then, and raises them again.
         """
         self._problem, self._source, self._capability = problem, source, capability
         self._pending: queue.SimpleQueue[Call] = queue.SimpleQueue()
@@ -54,7 +54,7 @@ class Compilers:
         """Wait until all is compiled, `seconds` at the most, and end the workers."""
         self._deadline = min(self._deadline, time.monotonic() + seconds)
         for thread in self._threads:
-            thread.join()  # the call that is made now has `_CALL_S`
+            thread.join()  # the call that is being made may take `_CALL_S`
 
     def _work(self) -> None:
         # A worker dies with the thread that started it: this one starts and ends its own.

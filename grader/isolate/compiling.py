@@ -66,9 +66,9 @@ class Filler:
 class CompileWorker(serving.Worker):
     """A worker whose calls compile kernels for a chip that is not there.
 
-    Each call comes with a file into which one line of JSON is written for each kernel, as soon as
-    it is known: what was compiled before the worker is ended is not lost. One that `fills` Triton's
-    cache has nothing to write.
+    Each call comes with a file, and each kernel is written to it as a line of JSON as soon as it is
+    compiled, so that it is not lost if the worker is ended. A worker that `fills` Triton's cache
+    writes nothing.
     """
 
     def __init__(self, channel: socket.socket, settings: dict[str, Any]) -> None:
@@ -85,10 +85,10 @@ class CompileWorker(serving.Worker):
         self.launches = self._recorder  # its count goes out with every reply
 
     def _warm_up(self) -> None:
-        """Nothing here is measured."""
+        """Do nothing: nothing here is measured."""
 
     def load(self, nonce: int) -> protocol.Reply:
-        """Import the submission; what it launches is recorded."""
+        """Import the submission, and record what it launches."""
         self._recorder.install()
         return super().load(nonce)
 

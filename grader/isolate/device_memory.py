@@ -1,7 +1,7 @@
 """GPU memory of the judge's that a worker maps: an allocation of its own, passed by descriptor.
 
 CUDA's legacy IPC handles share the whole allocation that a tensor lies in, and do not cross PID
-namespaces; memory made by cuMemCreate and exported as a file descriptor does neither. (CUDA
+namespaces; memory made by cuMemCreate and exported as a file descriptor has neither flaw. (CUDA
 Driver API, 6.14 Virtual Memory Management.) `cuda.bindings` comes with torch for CUDA.
 """
 
@@ -21,7 +21,7 @@ class _Mapped:
     """Device memory as torch.as_tensor takes it; unmapped when the process ends."""
 
     def __init__(self, pointer: int, size: int, of: torch.Tensor | None = None) -> None:
-        self.of = of  # which lives as long as this does
+        self.of = of  # keeps that memory alive
         self.__cuda_array_interface__ = {
             "shape": (size,),
             "typestr": "|u1",
@@ -69,9 +69,9 @@ def mapped(pointer: int, size: int, *, of: torch.Tensor) -> torch.Tensor:
 
 
 def forget_persisting_lines() -> None:
-    """Let L2 treat what it was asked to keep like all else.
+    """Let L2 evict again the lines that a kernel asked it to keep.
 
-    A GPU before 8.0 keeps nothing, and its driver's refusal means nothing.
+    A GPU before 8.0 keeps none: that its driver refuses does not matter.
     """
     _driver().cuCtxResetPersistingL2Cache()
 

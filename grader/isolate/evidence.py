@@ -19,12 +19,11 @@ class CallEvidence:
     None when no call was made: because of `not_run`, an earlier one after which none can succeed,
     or because the problem's time is used up (`over_budget`).
 
-    Of a call that came back `outputs` holds private copies; `unwritten`, where they still have the
-    bytes that the judge had put there; `left_over`, where they have those of other memory that
-    nobody wrote, or what was made of those; `overwritten`, the first input that was written to;
-    `changed`, what was written outside of all tensors; `trace`, what its kernels did, where that
-    was asked for and could be seen. `rounds`, those of one program that was followed, are there
-    for a call that did not come back too, as far as it went.
+    For a call that came back, `outputs` holds private copies; `unwritten` is where nobody wrote to
+    them; `left_over`, where they hold other memory that nobody wrote, or what was computed from
+    such; `overwritten`, the first input that was written to; `changed`, what was written outside of
+    all tensors; `trace`, what its kernels did, if that was asked for and could be seen. `rounds`,
+    those of the program that was followed, exist as far as it went if a call did not come back.
     """
 
     result: Reply | Ended | None = None

@@ -1,8 +1,8 @@
 """Carries out plans on the data of a call: nothing of the submission's runs here. In a worker.
 
-Kernels run on the tile machine, watched; operators of PyTorch are audited. The plan is text of the
-submission's making: an operator that is not open is not run, a tensor has to lie in its storage,
-and the machine takes no address that leads elsewhere.
+Kernels run on the tile machine, watched; operators of PyTorch are audited. The plan comes from the
+submission's process and is not trusted: an operator that is not open is not run, a tensor has to
+lie in its storage, and the machine refuses an address that leads elsewhere.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Refused(Exception):
 class Stored:
     """A storage of a plan: `size` bytes from byte `base` of memory; `address` is the plan's.
 
-    One of an input has its bounds for good; another may grow, as `out=` lets it.
+    An input's storage keeps its bounds; another may grow, as `out=` lets it.
     """
 
     memory: torch.UntypedStorage
@@ -51,7 +51,7 @@ class Stored:
 
 
 class Replay:
-    """Carries out plans for one submission, which may use storages of earlier ones."""
+    """Carries out plans of one submission, each of which may use storages of earlier plans."""
 
     def __init__(self, engine: Engine, audit: operators.OperatorAudit | None) -> None:
         self._engine = engine
@@ -59,11 +59,11 @@ class Replay:
         self._stored: dict[int, Stored] = {}
         self._kernels: dict[str, tuple[capture.Kernel, int]] = {}  # by number, with their lines
         self._plan: dict[str, Any] = {}
-        self._lines: list[int] = []  # of the file, that led to the step
+        self._lines: list[int] = []  # of the file, which led to the step that runs
         self.answer: Any = None
 
     def run(self, given: dict[str, Any], inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """Carry out a plan on `inputs`; return its outputs, and have the `answer` if it asks.
+        """Carry out a plan on `inputs`; return its outputs, and set `answer` if it asks.
 
         Raises:
             BadText: it is no plan.
@@ -152,9 +152,9 @@ class Replay:
         return plan.value_of(code)
 
     def _bind(self, code: list, tensor: torch.Tensor, *, is_input: bool = False) -> None:
-        """Say that the storage of a plan that a tensor lies in is that of a real one.
+        """Let the storage in `code`, of a tensor of the plan, be that of the real `tensor`.
 
-        Of an input there is what the tensor has, of another what its storage has.
+        An input's storage has the bytes of the tensor alone, another all bytes of the real one.
         """
         number, offset, sizes, strides, dtype = code
         real = tuple(sizes), tuple(strides), _ELEMENTS[dtype]
@@ -169,7 +169,7 @@ class Replay:
         least = (offset + extent(sizes, strides)) * width
         known = self._stored.get(number)
         size = least if is_input or base < 0 else min(int(size), memory.nbytes() - base)
-        size = max(size, known.size) if known and is_input else size  # far: all lie in one
+        size = max(size, known.size) if known and is_input else size  # far ones lie in one storage
         self._stored[number] = Stored(memory, base, size, int(address), is_input)
 
     def _tensor(self, code: list) -> torch.Tensor:
@@ -228,5 +228,5 @@ class Executor(serving.Worker):
         results = self.replay.run(self.given, tensors)
         if self.engine.has_translated:
             self.engine.has_translated = False
-            gc.freeze()  # a kernel stays
+            gc.freeze()  # translated kernels stay
         return results

@@ -18,7 +18,7 @@ _NORESERVE = 0x4000  # of Linux; Python 3.12 has no name for it
 
 
 class NoRoom(NotMeasured):
-    """The system gives nobody addresses without memory behind them."""
+    """The system reserves no addresses without memory behind them."""
 
 
 def reserve() -> torch.Tensor | None:

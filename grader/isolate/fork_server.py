@@ -1,12 +1,12 @@
 """The process that others are forked from: `python -I -u grader/isolate/fork_server.py FD`.
 
-It has torch imported, the tile machine and Triton's compiler, with what Triton imports at the first
-launch: Gluon, a tenth of a second. It has no submission: what forks for one worker has seen nothing
-of another. With GRADER_DIFFERENTIATES it has what torch imports for the first gradient: sympy, half
-a second. With GRADER_JUDGES it has what tests of the judge import, a quarter of a second, which no
-worker finds. Each worker and each child would take that time else. It forks workers, and children
-of a judge (grader/isolate/processes.py), which are given a server of their own before they read
-what they are asked: what they know is in none of their workers.
+It has imported torch, the tile machine and Triton's compiler, with what Triton imports at the first
+launch: Gluon, a tenth of a second. With GRADER_DIFFERENTIATES it has what torch imports for the
+first gradient: sympy, half a second. With GRADER_JUDGES it has what tests of the judge import, a
+quarter of a second, which no worker finds. Without it each worker and child would take that time.
+It never has a submission: no worker sees anything of another. It forks workers, and children of a
+judge (grader/isolate/processes.py), each of which gets a server of its own before it reads its
+request, so that its workers know nothing of that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 import traceback
 from typing import Any
 
-# Of the judge, what runs tests imports all others. Not its plugin, which pytest itself imports.
+# They import all of the judge that tests need, but for its plugin, which pytest itself imports.
 _JUDGES = (
     *("grader.judge.pytest_run", "grader.judge.problem_run"),
     "grader.report.message",
@@ -36,7 +36,7 @@ _ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 def _main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
-    gc.disable()  # it would look at all that is imported again and again
+    gc.disable()  # each collection would look at all that is imported so far
     import torch
 
     from grader.isolate import compiling, executing, planning, worker
@@ -47,13 +47,13 @@ def _main() -> None:
         _import_judges()
     torch.set_num_threads(1)
     worker.end_with_parent()
-    gc.freeze()  # what is never looked at by a collector stays shared
+    gc.freeze()  # memory that no collector writes to stays shared with what is forked
     gc.enable()
     _serve(channel)
 
 
 def _import_judges() -> None:
-    """Import what a child that runs tests will, and note what of it no worker may find."""
+    """Import what a child that runs tests imports, and note which modules no worker may find."""
     from _pytest.config import default_plugins
 
     before = set(sys.modules)
@@ -75,7 +75,7 @@ def _serve(channel: socket.socket) -> None:
             # The judge adopts the new process when this one ends: it is then the judge's child.
             middle, pid = os.getpid(), os.fork()
             if pid == 0:
-                while os.getppid() == middle:  # else its end would be taken for the judge's
+                while os.getppid() == middle:  # its end is not to count as the judge's
                     time.sleep(0.0005)
                 for fd in (channel.fileno(), reader, writer):
                     os.close(fd)
@@ -93,7 +93,7 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _become_child(request: dict, asked: int, events: int, log: int) -> None:
-    """Run a module of the judge's as `python -m` would, with workers of its own to fork."""
+    """Run a module of the judge's as `python -m` would, with a fork server of its own."""
     import atexit
 
     from grader.isolate import forks, worker
@@ -129,7 +129,7 @@ def _become_child(request: dict, asked: int, events: int, log: int) -> None:
 
 
 def _begin(request: dict, output: int) -> None:
-    """Take over folder, environment and output."""
+    """Take over the folder, environment and output of a request."""
     import tempfile
 
     os.chdir(request["cwd"])

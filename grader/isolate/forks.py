@@ -1,9 +1,9 @@
 """Starts processes by forking one that has imported torch: in 0.1 s rather than 1.2.
 
-A worker that is forked is in nothing else different from one that is not: its own session and
-folder, the environment it is given, one descriptor, the judge its parent. Whoever runs submissions
-opens a server; without one, or when it does not answer, workers are fresh interpreters. So it is
-with the judge's own children.
+A forked worker differs from a fresh interpreter in nothing else: it has its own session and folder,
+the environment it is given, one descriptor, and the judge as its parent. Whoever runs submissions
+opens a server; without one, or when it does not answer, workers are fresh interpreters. The same
+holds for the judge's own children.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from grader.isolate import reaper
 
 _SERVER = Path(__file__).with_name("fork_server.py")
 _FIRST_S = 30.0  # torch, perhaps from a cold network disk
-_ANSWER_S = 10.0  # a fork on a busy machine; who stops the server gains no more
+_ANSWER_S = 10.0  # a fork on a busy machine; the judge waits no longer for a server that hangs
 
 
 class Forked:
@@ -64,7 +64,7 @@ class ForkServer:
     """One process that forks others; it imports while the judge does other things."""
 
     def __init__(self, process: Any, channel: socket.socket) -> None:
-        """Be asked through `channel`."""
+        """Use a server that has started, and reads its requests from `channel`."""
         self._process = process
         self._channel: socket.socket | None = channel
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class ForkServer:
 
     @classmethod
     def open(cls, environment: dict[str, str]) -> ForkServer:
-        """Start one with `environment`, which is that of the workers as far as imports read it."""
+        """Start a server; its `environment` is that of the workers as far as imports read it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = reaper.start(
             [
@@ -90,7 +90,7 @@ class ForkServer:
         return cls(process, ours)
 
     def fork(self, fds: list[int], **request: Any) -> int | None:
-        """Have a process forked that does what `request` says; None where a fresh one has to.
+        """Fork a process for a request; return its id, None where a fresh one has to be started.
 
         It is a worker, or with `module` and `arguments` a child of the judge's; each has a `cwd`
         and an `env`.
@@ -99,7 +99,7 @@ class ForkServer:
             return reaper.adopt(lambda: self._ask(json.dumps(request).encode(), fds))
 
     def _ask(self, request: bytes, fds: list[int]) -> int:
-        """Return what the server says is the worker; 0 if it does not answer, then or earlier."""
+        """Return the process id that the server answers; 0 if it does not, now or earlier."""
         if self._channel is None:
             return 0
         try:
@@ -110,7 +110,7 @@ class ForkServer:
         if len(answer) == 8:
             self._channel.settimeout(_ANSWER_S)
             return int.from_bytes(answer, "little")
-        self._process.kill()  # a worker that comes later would read what is meant for another
+        self._process.kill()  # a worker forked too late would read requests to its replacement
         self._channel.close()
         self._channel = None
         return 0
@@ -131,7 +131,7 @@ _server: ForkServer | None = None
 
 def start(cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
     """Fork a worker from the open server; None where there is none or it does not serve."""
-    # Nothing that is imported asks for a GPU: a worker finds its own.
+    # No import of the server looks for a GPU: a worker finds its own.
     if _server is None or env.get("OMP_NUM_THREADS") != "1":
         return None
     reader, writer = os.pipe()
@@ -157,7 +157,7 @@ def inherit_server(pid: int, channel: socket.socket) -> None:
 
 
 def close_server() -> None:
-    """Start fresh interpreters from now on."""
+    """End the server; workers are fresh interpreters from now on."""
     global _server
     server, _server = _server, None
     if server:

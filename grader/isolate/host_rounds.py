@@ -1,4 +1,4 @@
-"""Writes down a function of PyTorch tile by tile, as the machine does with a kernel. In a worker.
+"""Records what a PyTorch function does tile by tile, as the machine does for a kernel. In a worker.
 
 A round begins with the product of a tile of queries and one of keys, recognized by the rows that
 they hold, and ends where the loop around it comes back to its first line.
@@ -20,7 +20,7 @@ from grader.kernel.lines import running_line
 from grader.kernel.machine.engine import unseen
 from grader.kernel.observers.rounds import Held, RoundsShape, RoundsWriter
 
-_ALIKE = 0.999  # cosine of two rows that are the same but for a factor and rounding
+_ALIKE = 0.999  # least cosine of two rows that are the same but for a factor and rounding
 _LOOPS = (ast.For, ast.While)
 _MASKS = ("aten::masked_fill", "aten::masked_fill_", "aten::where")
 _KEYS = (int, str)  # of a dictionary
@@ -42,7 +42,7 @@ class HostRounds(DispatchMode):
         self._known = {n: _directions(inputs[n].flatten(0, 2).cpu()) for n in ("q", "k", "v")}
         self._queries = np.array([], int)
         self._keys = np.array([], int)
-        self._frame: Any = None  # whose loop is around the product
+        self._frame: Any = None  # of the function whose loop is around the product
         self._loop: Any = None
         self._open = self._done = False
         self._mask = 0  # the line that masked the tile, if one did
@@ -105,7 +105,7 @@ class HostRounds(DispatchMode):
     ) -> None:
         """Begin a round, if the queries are those that are followed.
 
-        The loop over them may be the inner one: then they come once for each tile of keys.
+        The loop over queries may be the inner one: then they come once for each tile of keys.
         """
         self._end(seen=False)
         row = self._shape.row
@@ -127,19 +127,19 @@ class HostRounds(DispatchMode):
         if (values != self._keys).any():
             self._write.row["mixed"] = 1 + int(values.min())
         taken = (weights != 0).numpy()
-        if self._hidden is not None:  # beside it a weight may underflow
+        if self._hidden is not None:  # the weight of a visible pair may underflow
             taken = taken | ~self._hidden
         self._write.take(taken, line, self._mask, masked=self._mask > 0)
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the matrix of the head that is followed, where there is one for each."""
+        """Return the matrix of the head that is followed, if the tensor has one for each head."""
         if tensor.dim() < 3:
             return tensor.detach().cpu()
         flat = tensor.detach().flatten(0, -3).cpu()
         return flat[self._shape.row // self._length if len(flat) == self._planes else 0]
 
     def _rows(self, name: str, tile: torch.Tensor) -> np.ndarray | None:
-        """Return which rows of an input a tile holds, None where it does not hold such."""
+        """Return which rows of an input a tile holds, None if it holds anything else."""
         known = self._known[name]
         if tile.shape[1] != known.shape[1]:
             return None
@@ -170,7 +170,7 @@ class HostRounds(DispatchMode):
         return self._stepped
 
     def _end(self, *, seen: bool) -> None:
-        """Write what the variables of the loop's function hold."""
+        """End the round, and write what the variables of the loop's function hold."""
         if not self._open:
             return
         self._open = False
@@ -196,9 +196,9 @@ class HostRounds(DispatchMode):
 
 
 def _flat(held: Mapping[str, Any], carried: set[str]) -> Iterator[tuple[str, Any]]:
-    """Yield variables; of a tuple, a list or a dictionary that a loop carries, what it holds.
+    """Yield variables; in place of a tuple, list or dictionary that a loop carries, its entries.
 
-    Classes of the submission's are none of these: their methods would run unseen.
+    A subclass of these does not count: the submission's methods would run unseen.
     """
     for name, value in held.items():
         if name in carried and type(value) in (tuple, list, dict):
@@ -213,7 +213,7 @@ def _directions(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _carried(tree: ast.Module, loop: Any) -> set[str]:
-    """Return the names that a loop reads before it writes them, or that are read behind it."""
+    """Return names of a loop that it reads before it writes them, or that are read after it."""
     order = _Order()
     for statement in loop.body if loop else ():
         order.visit(statement)
@@ -224,7 +224,7 @@ def _carried(tree: ast.Module, loop: Any) -> set[str]:
 
 
 class _Order(ast.NodeVisitor):
-    """Notes of each name whether it is read first, in the order in which Python goes."""
+    """Notes for each name whether it is read before it is written, in Python's order."""
 
     def __init__(self) -> None:
         self.first: dict[str, bool] = {}

@@ -1,6 +1,6 @@
 """Tries out whether the jail holds on this machine; an official run begins with it.
 
-A probe in the jail does what a hostile submission would; what it could do is a hole. A jail that
+A probe in the jail tries what a hostile submission would; whatever succeeds is a hole. A jail that
 cannot be made at all, or has a hole, is a `JailFault`: nothing is graded for credit then.
 """
 
@@ -25,7 +25,7 @@ from grader.isolate import cgroup, jail, jail_entry, reaper, system_calls, usage
 _PROBE = Path(__file__).with_name("jail_probe.py")
 _ROOT = _PROBE.parent.parent.parent
 _HIDDEN = ("solutions", "tests", "reference", "problems/p01", "grader/judge/problem_run.py", ".git")
-# The second is where root of the host lets itself be called by the kernel.
+# Who can write to the second has the host's kernel run programs as root.
 _OF_PROC = ("/proc", "/proc/sys/kernel/core_pattern")
 _DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "console"}
 _TIMEOUT_S = 30.0
@@ -65,7 +65,7 @@ def inspect(*, gpu: str | None) -> None:
     """Let a probe try to break out.
 
     Raises:
-        JailFault: it could.
+        JailFault: it could, or there is no jail.
     """
     if jail.bubblewrap() is None:
         raise JailFault("bubblewrap is not installed: install the package bubblewrap (bwrap)")
@@ -108,12 +108,12 @@ def _expect_walls(folder: Path, secret: Path, *, gpu: str | None) -> None:
 
 
 def _judge() -> int:
-    """Return the number of a process that the jail must not see: this one, or none that there is.
+    """Return the id of a process that the jail must not see: this one, or one that cannot exist.
 
-    In a container this may be process 1, as one of the jail's own is: then its namespaces alone
-    show that it cannot see this one.
+    In a container this process may have an id as low as those of the jail's own: then the
+    namespaces alone show that the jail cannot see it.
     """
-    return os.getpid() if os.getpid() > _FEW_PROCESSES else 2**22 + 1  # beyond Linux's last
+    return os.getpid() if os.getpid() > _FEW_PROCESSES else 2**22 + 1  # above Linux's highest
 
 
 def _probed(asked: dict[str, Any], folder: Path, *, gpu: str | None) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _probed(asked: dict[str, Any], folder: Path, *, gpu: str | None) -> dict[str
 
 
 def _holes(found: dict[str, Any], *, gpu: str | None) -> list[str]:
-    """Say what a probe could do that it must not be able to."""
+    """Return what the probe could do and must not be able to."""
     holes = [f"{path} is in view" for path in found["seen"]]
     holes += [f"{path} can be written to" for path in found["written"]]
     holes += [f"{path} has no limit" for path in found["unlimited"]]
@@ -157,11 +157,11 @@ def _holes(found: dict[str, Any], *, gpu: str | None) -> list[str]:
 
 
 def _expect_compiler(folder: Path) -> None:
-    """See that Triton can compile what launches a kernel: a missing file is no student's fault."""
+    """Check that Triton can compile a kernel's launcher: a missing file is no student's fault."""
     compiler = jail.compiler()
     if compiler is None:
         raise JailFault("Triton needs a C compiler on a GPU: install gcc, or set CC")
-    scheme = "posix_prefix"  # Triton's too: a distribution's own scheme may have no headers
+    scheme = "posix_prefix"  # as Triton does: a distribution's own scheme may have no headers
     headers = sysconfig.get_paths(scheme=scheme)["include"]
     program = "#include <Python.h>\nint launch(void) { return Py_IsInitialized(); }"
     (folder / "launch.c").write_text(program)
@@ -174,7 +174,7 @@ def _expect_compiler(folder: Path) -> None:
 
 
 def _expect_gpu(folder: Path, gpu: str) -> None:
-    """See that CUDA finds the GPU in the jail: a worker without one is no student's fault."""
+    """Check that CUDA finds the GPU in the jail: a worker without one is no student's fault."""
     command = [sys.executable, "-I", "-S", "-c", _GPUS_OF_CUDA]
     code, lines = _run(command, folder, gpu=gpu)
     if code != 0 or lines[-1:] != [gpu.replace("-", "")]:
@@ -183,7 +183,7 @@ def _expect_gpu(folder: Path, gpu: str) -> None:
 
 
 def _expect_limit(folder: Path, name: str, program: str) -> None:
-    """See the warden end what takes too much, and all that it started with it."""
+    """Check that the warden ends a program that takes too much, and all that it started."""
     with _jailed([sys.executable, "-I", "-S", "-c", program], folder) as child:
         first = _wait_for(lambda: warden.processes_of(child.pid))
         if first is None:
@@ -198,7 +198,7 @@ def _expect_limit(folder: Path, name: str, program: str) -> None:
 
 
 def _expect_group(folder: Path) -> None:
-    """See the kernel end what takes more than its control group may, where nobody looks."""
+    """Check that the kernel ends what takes more than its control group may, without a warden."""
     with _jailed([sys.executable, "-I", "-S", "-c", _HOG], folder) as child:
         first = _wait_for(lambda: warden.processes_of(child.pid))
         try:
@@ -228,7 +228,7 @@ def _run(
 def _jailed(
     command: list[str], folder: Path, files: Sequence[Path] = (), *, gpu: str | None = None
 ) -> Iterator[subprocess.Popen]:
-    """Run a command in the jail, end it, and see that nothing of it is left.
+    """Run a command in the jail, end it, and check that nothing of it is left.
 
     Raises:
         JailFault: a process outlived it.

@@ -1,13 +1,12 @@
 """The walls around the workers of an official run: namespaces of their own, made by bubblewrap.
 
 A worker in the jail sees the system's programs and libraries, this Python, the judge's own worker
-and one submitted file, all read-only; folders of limited size that vanish with it; processes,
-network, IPC and users of its own, of which there are none; and of devices the GPU that is graded on
-and those without contents. System calls that it does not need are refused (system_calls.py), and
-where the judge is root its user is another one outside, too (jail_entry.py). What it takes of
-memory and processes is watched from outside (grader/isolate/warden.py). Whether all this holds here
-is tried out before anything is graded (grader/isolate/inspection.py). bubblewrap 0.8 or newer:
-`man bwrap`.
+and one submitted file, all read-only; folders of limited size that vanish with it; namespaces of
+its own, with nobody else in them, for processes, network, IPC and users; and of devices the GPU
+that is graded on and those without contents. The kernel refuses system calls that it does not need
+(system_calls.py), and where the judge is root its user is another one outside, too (jail_entry.py).
+The warden watches its memory and processes from outside (warden.py). Before anything is graded a
+probe tries out whether all this holds (inspection.py). bubblewrap 0.8 or newer: `man bwrap`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from grader.isolate import system_calls
 _ENTRY = Path(__file__).with_name("jail_entry.py")
 _ROOT = Path(__file__).parents[2]
 _NOBODY = "65534"
-_USER = 65533  # outside, where the judge is root: nobody has this number, which Debian reserves
+_USER = 65533  # outside, where the judge is root: nobody has this id, which Debian reserves
 TMP_BYTES = 64 * 2**20  # of each of /tmp and /dev/shm
 FOLDER_BYTES = 256 * 2**20  # of the folder in which a worker runs
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
-_KEYS = ("/proc/keys", "/proc/key-users")  # what keys the judge has
+_KEYS = ("/proc/keys", "/proc/key-users")  # they list the keys of the judge
 _SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives")
 _OWN = (
     *("grader/__init__.py", "grader/base", "grader/kernel", "grader/isolate", "problems/given"),
@@ -53,9 +52,9 @@ def require(gpu: str | None) -> None:
 
 
 def user() -> int | None:
-    """Return the user that a jail's is outside, where that is not the one who runs the judge.
+    """Return the id of a jail's user outside, None where it is the user who runs the judge.
 
-    Root becomes another one, unless it is root of a container that has no other.
+    Root becomes another user, unless it is root of a container that has no other.
     """
     if os.geteuid() != 0:
         return None
@@ -65,7 +64,7 @@ def user() -> int | None:
 
 
 def let_in(path: Path) -> None:
-    """Let the jail's user reach what lies in a folder of ours, by its name."""
+    """Let the jail's user reach files in a folder of ours by their names, without listing it."""
     if user() is not None:
         path.chmod(0o711)
 
@@ -83,20 +82,20 @@ def gpu() -> str | None:
 
 
 def named_to_cuda(uuid: str) -> dict[str, str]:
-    """Return the variables that tell CUDA which GPU is meant.
+    """Return the environment variables that name a GPU to CUDA.
 
-    Its number is another one in a jail that has the nodes of one GPU alone.
+    Its number may be another one in a jail, which has the device nodes of one GPU alone.
     """
     return {"CUDA_VISIBLE_DEVICES": f"GPU-{uuid}"}
 
 
 def kernels() -> Path | None:
-    """Where jailed workers of this process keep what they compile; None where none is required."""
+    """Return where jailed workers of this process keep what they compile; None without a jail."""
     return _kernels
 
 
 def forget_kernels() -> None:
-    """Empty that folder: nobody is to pay for what another call left in it."""
+    """Empty that folder, so that no call pays for what another left in it."""
     if _kernels is not None:
         scratch.remove_tree(_kernels)
         _make_kernels(_kernels)
@@ -112,8 +111,8 @@ def enclose(
 ) -> list[str]:
     """Return the command that runs `command` in the jail, with the GPU of this UUID or with none.
 
-    Its working directory is `folder`, an empty one of its own in the place of ours, but for `files`
-    of ours. Open descriptors are passed on, the environment too.
+    Its working directory is an empty one of its own at the path `folder`, in which, as elsewhere,
+    it sees those of our `files`. Open descriptors and the environment are passed on.
 
     Raises:
         SystemCallFault: no filter of system calls can be made.

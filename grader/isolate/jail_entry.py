@@ -3,7 +3,7 @@
 FILTER is what the kernel is to refuse (system_calls.py), in hexadecimal digits. With a USER, a
 number, root becomes that user first: whoever broke out of the jail's namespaces would be root
 otherwise. What bubblewrap is to show may lie in folders that only root may enter, such as /root.
-Then these have, for bubblewrap alone, nothing in them but the way to what it shows.
+For bubblewrap alone folders replace these that hold nothing but the way to what it shows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 _BINDS = ("--bind", "--ro-bind", "--ro-bind-try", "--dev-bind")
 _NEW_MOUNTS, _BIND, _RECURSIVE, _PRIVATE = 0x00020000, 0x1000, 0x4000, 0x40000
 _MAY_ENTER = 0o001
-_MOST_OPEN = 1024  # files of a process, what most systems begin with
+_MOST_OPEN = 1024  # open files of a process, the default of most systems
 OPEN_FOLDERS = "run the judge as an ordinary user, or let all enter the folders above (chmod o+x)"
 
 
@@ -70,13 +70,13 @@ def _is_open(folder: str) -> bool:
 
 
 def _make_ways(closed: list[str], paths: list[str]) -> None:
-    """Put, in mounts of this process's own, a folder that all may enter in the place of each."""
+    """Mount over each closed folder, for this process alone, a folder that all may enter."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_NEW_MOUNTS) != 0:
-        return  # root of a container; what cannot be reached is reported
+        return  # root of a container; `_become` reports what cannot be reached
     libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None)
     for folder in closed:
-        if _is_open(folder):  # it lies in another that is closed
+        if _is_open(folder):  # it lies in a folder that was mounted over before
             continue
         below = [path for path in paths if path.startswith(folder + "/")]
         held = {path: os.open(path, os.O_PATH) for path in below}

@@ -21,9 +21,9 @@ _NEW_NAMESPACES = {
     **{"cgroup": 0x02000000, "ipc": 0x08000000, "mnt": 0x00020000, "net": 0x40000000},
     **{"pid": 0x20000000, "user": 0x10000000, "uts": 0x04000000},
 }
-_NO_PROCESS = 0x800  # CLONE_SIGHAND without CLONE_VM, of which no process comes
+_NO_PROCESS = 0x800  # CLONE_SIGHAND without CLONE_VM, with which clone makes no process
 _SET_DUMPABLE = 4
-_NEWER = 64  # numbers
+_NEWER = 64  # numbers above the newest that are tried
 _FAMILIES = 64  # of sockets, more than there are
 _RAW = 3
 
@@ -73,7 +73,7 @@ def _can_write(path: str) -> bool:
 
 
 def _allowed(refused: dict[str, int], newest: int) -> list[str]:
-    """Return what the kernel does not refuse; called with nothing that it could do."""
+    """Return what the kernel does not refuse, called with arguments that have no effect."""
     libc = ctypes.CDLL(None, use_errno=True)
     nothing = [ctypes.c_long(-1)] * 6
 
@@ -97,7 +97,7 @@ def _allowed(refused: dict[str, int], newest: int) -> list[str]:
 
 
 def _families() -> list[str]:
-    """Return the families, but that of local sockets, of which there are sockets."""
+    """Return the families, except local sockets, of which a socket can be made."""
     libc, found = ctypes.CDLL(None, use_errno=True), []
     for family in set(range(_FAMILIES)) - {socket.AF_UNIX}:
         fd = libc.socket(family, _RAW, 0)
