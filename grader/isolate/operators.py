@@ -1,15 +1,15 @@
 """Notes what PyTorch computes for a submission while a call of it is judged. In the worker.
 
-A dispatch mode sees every aten operator of a thread, forward and in autograd's backward pass, which
-takes the modes of its caller along to threads of its own; a file starts none, for which it has no
-name. readings.py sees what becomes Python's numbers without an operator (.tolist(), .numpy()). What
-runs in such a call is the submission's, whoever calls it: Triton and the judge call what they are
-given, which may have no frame of its own, and need no operator that is closed. Of the timed calls
-one is looked at, whose time does not count.
+A dispatch mode sees every aten operator of a thread, forward and in autograd's backward pass, whose
+threads have the modes of its caller. A file starts no thread: the policy leaves it no name for one.
+readings.py sees what becomes Python's numbers without an operator (.tolist(), .numpy()). Each
+operator in such a call counts as the submission's: Triton and the judge need no closed one, but may
+call functions of the submission's that have no frame of their own. One of the timed calls is
+audited, whose time does not count.
 
-Not seen: other processes, compiled libraries that are handed a pointer, and what takes the modes
-off their stack by PyTorch's private functions, since it runs in the same process. The source policy
-keeps most of that from a file.
+Not seen: other processes, compiled libraries that are handed a pointer, and code that takes the
+modes off their stack by PyTorch's private functions, since it runs in the same process. The source
+policy keeps most of that from a file.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from grader.kernel.dispatch import DispatchMode
 from grader.kernel.lines import running_line
 from grader.spec.protocol import Reply, Status
 
-# Kinds of operators: those that are refused, and those of which there may be so many.
+# Kinds of operators: COMPUTES and SHORTCUT are refused, READS and COUNTED limited in their amount.
 COMPUTES, SHORTCUT, READS, COUNTED = "computes", "shortcut", "reads", "counted"
-ARITHMETIC = "arithmetic"  # counted twice over
+ARITHMETIC = "arithmetic"  # limited twice: in elements, and in sums and products
 CONVERTS = "converts"  # counted if it changes a type
 PUTS = "puts"  # computes a sum if it accumulates
 CLOSED = (COMPUTES, SHORTCUT)
@@ -40,7 +40,7 @@ _PUTS = {"_index_put_impl", "index_put", "put"}
 
 PRODUCTS = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"}  # of matrices
 _BATCHED = {"aten::bmm", "aten::baddbmm", "aten::_cdist_forward"}
-# And what else multiplies each of some rows by each of others.
+# These, and others that multiply each row of one operand by each row of another.
 _CROSSED = PRODUCTS | _BATCHED | {"aten::addbmm", "aten::mv", "aten::addmv", "aten::dot"}
 _CROSSED |= {"aten::vdot", "aten::convolution", "aten::_trilinear"}
 _OUTER = ("aten::mul", "aten::addcmul")  # where the result is larger than both factors
@@ -48,10 +48,10 @@ _READ_OPERATOR = "aten::_local_scalar_dense"
 # Their results, or the sizes of them, tell Python what a tensor holds.
 _TELLING = {"_unique2", "masked_select", "nonzero", "repeat_interleave", "unique_dim"}
 _TELLING |= {"allclose", "equal"}
-_INDEXING = {"_unsafe_index", "index"}  # so do theirs at the places where a mask is true
+_INDEXING = {"_unsafe_index", "index"}  # so do theirs where the index is a mask
 _PUTS_BY_INDEX = {"aten::_index_put_impl_", "aten::index_put_"}
 _MASKS = (torch.bool, torch.uint8)
-_numel = torch.Tensor.numel  # whatever becomes of the class
+_numel = torch.Tensor.numel  # the original, whatever becomes of the class
 _NAMESPACES = ("aten", "prim", "prims", "profiler")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -83,18 +83,18 @@ class OperatorAudit:
         self._most_padded, self._rows = rules.get("most_padded", 0), rules.get("padded_rows", 1)
         self._most_read = rules.get("most_read")
         self._path = path
-        # Of an operator; "" where nothing is to be said of it.
+        # The kind of an operator; "" for one that is open.
         self.kind: Callable[[Any], str] = functools.cache(self._find_kind)
         self._active = False
         self._differentiates = False
         self._size = self._read = 0
-        self._made = dict.fromkeys(self._most, 0)  # of elements
+        self._made = dict.fromkeys(self._most, 0)  # amounts so far
         self._allowed: dict[str, float] = {}
-        self._calls = 1  # of the entry point, in what is noted
+        self._calls = 1  # of the entry point, which are noted together
         self.multiply_adds = 0  # of products of matrices
 
     def install(self) -> None:
-        """See what is read from now on: before the submission is imported."""
+        """Watch what is read from now on; called before the submission is imported."""
         readings.install()
         asking.install()
 
@@ -105,10 +105,10 @@ class OperatorAudit:
         self._calls, self.multiply_adds = request.get("sets", 1), 0
         sizes = [math.prod(view.size) for view in layout.inputs]
         self._size = self._calls * max(1, sum(sizes))
-        # To change the weights of p02 and its sums once, by a factor, is not the exercise.
+        # p02 may multiply its weights and its sums by a factor once: that is not the exercise.
         small = sum(sizes) - max(sizes, default=0)
         small += sum(math.prod(view.size) for view in layout.outputs)
-        # Of x in p02 nothing is padded to tiles of rows by PyTorch.
+        # PyTorch may pad inputs to tiles of rows, but not p02's x, which has two dimensions.
         padded = [v.size for v in layout.inputs if len(v.size) == 4]
         tiles = (b * h * -(-n // self._rows) * d for b, h, n, d in padded)
         least = self._most_padded * self._rows * sum(tiles)
@@ -212,7 +212,7 @@ class OperatorAudit:
 
 
 class _Dispatched(DispatchMode):
-    """Has one thread's operators noted."""
+    """Reports one thread's operators to an audit."""
 
     def __init__(self, record: OperatorAudit) -> None:
         super().__init__()
@@ -220,9 +220,9 @@ class _Dispatched(DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind not in _PLAIN for kind in types):
-            return NotImplemented  # to its own code first, whose operators come here
+            return NotImplemented  # the class's own code comes first; its operators come here
         kind = self._record.kind(func)
-        # In inference mode reshape, matmul and the like come before they are taken apart.
+        # In inference mode reshape, matmul and the like arrive before they are decomposed.
         if kind != SHORTCUT and _can_decompose(func):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
@@ -241,10 +241,10 @@ class _Dispatched(DispatchMode):
 
 
 def multiply_adds(name: str, args: Any, result: Any) -> int:
-    """Return how many numbers an operator multiplies and adds up; 0 of one that is no product.
+    """Return how many multiply-adds an operator does; 0 if it is no product.
 
-    Of (M, K) and (K, N), or what is laid out otherwise, M * N * K: the root of what is left,
-    right and in the result, each K, M and N twice; batches are in all three.
+    A product of (M, K) and (K, N), in any layout, does M * N * K: the square root of the sizes of
+    both factors and the result, multiplied: M, N and K are in two of the three, batches in all.
     """
     if name not in _CROSSED and name not in _OUTER:
         return 0
@@ -259,7 +259,7 @@ def multiply_adds(name: str, args: Any, result: Any) -> int:
 
 @functools.cache
 def _can_decompose(func: Any) -> bool:
-    """Whether an operator is made of others, which are what is to be looked at."""
+    """Whether an operator decomposes into others, which are audited in its place."""
     return bool(getattr(func, "_can_decompose", bool)())
 
 
@@ -289,7 +289,7 @@ def tells(func: Any, args: Any) -> bool:
 
 
 def puts_by_mask(func: Any, args: Any) -> bool:
-    """Whether an operator puts values where a mask is true: as many as that has."""
+    """Whether an operator puts values where a mask is true: how many depends on its values."""
     return _name(func) in _PUTS_BY_INDEX and _has_mask(args[1:2])
 
 

@@ -1,4 +1,4 @@
-"""The other end of the pipe: a child of the judge's sends events, and signs of life between."""
+"""The end of the pipe through which a child of the judge's sends events and signs of life."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EventPipe:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def send(self, line: bytes) -> None:
-        """Write one line; nobody may be there to read it."""
+        """Write one line, even if nobody reads it any more."""
         with self._lock, contextlib.suppress(OSError):
             view = memoryview(line)
             while view:

@@ -13,7 +13,7 @@ from grader.kernel.machine.tensors import extent
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
 
-_PADDING = {"q": 16, "k": 32, "v": 48}  # all different: nobody's strides serve for another
+_PADDING = {"q": 16, "k": 32, "v": 48}  # all different: no tensor's strides fit another
 
 
 def place(case: Case, inputs: Inputs, outputs: tuple[str, ...], *, wide: bool = False) -> Layout:
@@ -53,7 +53,7 @@ def place(case: Case, inputs: Inputs, outputs: tuple[str, ...], *, wide: bool = 
 
 
 def _layout(case: Case, name: str) -> str:
-    """Return how an input lies, but for the upstream gradient of an entry point's result."""
+    """Return the layout of an input other than the upstream gradient of an entry point's result."""
     if case.mutate == f"{name}_strided":
         return "strided_last_dim"
     if name == "sink_logits":

@@ -29,7 +29,7 @@ from grader.kernel.machine.ttir import BadText, NotMeasured
 MAX_BYTES = 64 * 2**20
 MAX_STEPS = 50_000
 FILE = "<the submission>"  # stands for its path, which is another in each worker
-_HEAD = 8  # bytes: how many follow
+_HEAD = 8  # bytes, which say how many follow
 _KINDS = {
     "dtype": torch.dtype,
     "memory_format": torch.memory_format,
@@ -70,10 +70,10 @@ def read(memory: mmap.mmap) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return an argument of an operator that is no tensor as JSON has it.
+    """Encode for JSON an argument of an operator that is no tensor.
 
     Raises:
-        NotMeasured: it has no form there.
+        NotMeasured: it is of a type that has no code.
     """
     if value is None or type(value) in _SIMPLE:
         return value
@@ -88,7 +88,7 @@ def plain(value: Any) -> Any:
 
 
 def value_of(code: Any) -> Any:
-    """Return what `plain` was given; a device is the CPU."""
+    """Decode what `plain` has encoded; any device becomes the CPU."""
     if code is None or isinstance(code, _SIMPLE):
         return code
     ((name, text),) = code.items()

@@ -59,7 +59,7 @@ class Recorder(DispatchMode):
         self._kernels: dict[capture.Kernel, int] = {}
         self._sent: set[int] = set()  # kernels of plans that were carried out
         self._numbers: dict[int, int] = {}  # of storages, by their addresses in C++
-        self._known: dict[int, StorageWeakRef] = {}  # by number; one that is held has its address
+        self._known: dict[int, StorageWeakRef] = {}  # by number; it keeps the address from others
         self._next = 0
 
     def begin(
@@ -67,7 +67,7 @@ class Recorder(DispatchMode):
     ) -> None:
         """Begin a plan, with `answers` to its first questions and `inputs`, which no step makes.
 
-        Unless the plan before was `carried_out`, what is left of it is in no other worker.
+        Unless the plan before was `carried_out`, no other worker has its storages and kernels.
         """
         alive = {n: ref for n, ref in self._known.items() if carried_out and not ref.expired()}
         self._known = alive
@@ -85,7 +85,7 @@ class Recorder(DispatchMode):
             self._plan["inputs"][name] = self._tensor(tensor, made=True)
 
     def end(self, results: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the plan of a call that returned `results`, None where it did not come to that."""
+        """Return the plan of a call that returned `results`, None if it did not return."""
         self._is_open = False
         self._plan["asks"] = self.asks
         if results is not None and not self.asks:
@@ -106,14 +106,14 @@ class Recorder(DispatchMode):
             return func(*args, **kwargs)
         if operators.tells(func, args):
             return self._answer(func, args, kwargs)
-        if operators.puts_by_mask(func, args):  # of which nothing is true here: it is not run
+        if operators.puts_by_mask(func, args):  # not run: no element of the mask is true here
             self._operator(func, self._codes(args, kwargs), args[0])
             return args[0]
         before = _storages((args, tuple(kwargs.values())))
-        given = self._codes(args, kwargs) if _writes(func) else None  # as they are before it
+        given = self._codes(args, kwargs) if _writes(func) else None  # as they are before that
         result = func(*args, **kwargs)
         if func in EMPTY:
-            result.zero_()  # where a kernel computes indices, these are some
+            result.zero_()  # valid indices, in place of those that a kernel computes
         if given or not _storages((result,)) <= before:  # else it is a view
             self._operator(func, given or self._codes(args, kwargs), result)
         return result
@@ -183,7 +183,7 @@ class Recorder(DispatchMode):
         return self._is_open
 
     def _answer(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return what an operator comes to whose result, or its size, follows from values."""
+        """Return the result of an operator, where that or its size depends on values."""
         self._operator(func, self._codes(args, kwargs), ())
         step = self._plan["steps"][-1]
         answer = self._asked()
@@ -219,9 +219,9 @@ class Recorder(DispatchMode):
         return [number, *place, str(tensor.dtype).removeprefix("torch.")]
 
     def _number(self, storage: torch.UntypedStorage, made: bool) -> int:
-        """Return the number of a storage; one that no step has `made` came from Python's values.
+        """Return a storage's number; a new one that no step has `made` holds values of Python's.
 
-        What a step makes of one that is there may be larger, as `out=` lets it grow.
+        A step may make a known storage larger, as `out=` lets it.
         """
         number = self._numbers.get(storage._cdata)
         is_new = number is None
@@ -280,7 +280,7 @@ class Planner(serving.Worker):
         except BaseException as error:
             if not recorder.asks:
                 reply = self.explained(nonce, error)
-        launched, recorder.count = recorder.count, 0  # of a plan that is there
+        launched, recorder.count = recorder.count, 0  # none, unless a plan is written
         if self.record and self.record.found:
             return self.record.refusal(nonce)
         plan.write(place, recorder.end(results))
@@ -288,7 +288,7 @@ class Planner(serving.Worker):
         return Reply(nonce, Status.ASKS) if recorder.asks else reply
 
     def _tensors(self, layout: arena.Layout, *, spread: bool) -> dict[str, torch.Tensor]:
-        """Return a tensor without data for each input, where those of earlier calls were."""
+        """Return a tensor without data for each input, at the same address in every call."""
         found = {}
         for view in layout.inputs:
             key = view.name, view.extent_bytes

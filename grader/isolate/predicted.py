@@ -1,4 +1,4 @@
-"""What was predicted of a problem's kernels, for all chips together, as the record holds it."""
+"""Joins what was predicted of a problem's kernels for each chip into what the record holds."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def like(compiled: Case, timed: Case) -> Case:
     """Return a case as large as one that is timed, with the constants of one that is compiled.
 
     Those are heads, head_dim, cols, the dtype and the options, so that the same kernels are
-    launched: Triton compiles a number that is 1, as that of the heads may be, into a kernel. There
-    are as many batches more as there are heads less.
+    launched: Triton compiles a number that is 1, as that of the heads may be, into a kernel. More
+    batches make up for fewer heads.
     """
     batch = max(1, timed.batch * timed.num_q_heads // compiled.num_q_heads)
     sizes = {name: getattr(timed, name) for name in ("seqlen_q", "seqlen_k", "rows")}
@@ -51,7 +51,7 @@ def predicted_call(case: Case, chips: Sequence[Compiled]) -> PredictedCall:
 
 
 def _why(chip: Compiled) -> str:
-    """Say why nothing is predicted for a chip; "" where its call has ended."""
+    """Return why nothing is predicted for a chip; "" if its launches are."""
     name = " and ".join(gpu.name for gpu in GPUS if gpu.chip.capability == chip.capability)
     for kernel in chip.refused:
         if kernel.kernel.refusal is not None:

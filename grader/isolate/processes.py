@@ -21,8 +21,8 @@ from grader.isolate import forks, reaper, sandbox
 from grader.spec.problem import ROOT
 
 GRACE_S = 8.0
-# A child sends a sign of life every second. One that was stopped, by whatever can signal it, does
-# not; thirty missing in a row are no busy machine's.
+# A child sends a sign of life every second, unless something has stopped it by a signal: no machine
+# is so busy that thirty are missing in a row.
 SILENCE_S = 30.0
 _LOOK_S = 1.0
 _MAX_LINE_BYTES = 2**20
@@ -42,7 +42,7 @@ class Ending:
 
     @property
     def regular(self) -> bool:
-        """Whether the child came to its own end and not to somebody else's."""
+        """Whether the child exited by itself: no signal, deadline or silence ended it."""
         done = self.exit_code is not None and self.exit_code >= 0
         return done and not self.timed_out and not self.silent
 
@@ -56,7 +56,7 @@ class Children:
     """Starts trusted Python modules and reads the lines they write on a pipe of their own."""
 
     def __init__(self, kernels: Path | None = None) -> None:
-        """In the folder `kernels` they keep what compiles for a GPU that is not there."""
+        """Let children keep in the folder `kernels` what they compile for an absent GPU."""
         self.kernels = kernels
         self._running: set[Any] = set()
         self._lock = threading.Lock()
@@ -106,14 +106,14 @@ class Children:
                 if ending.timed_out or ending.silent:
                     _signal_group(child, signal.SIGKILL)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(SILENCE_S)  # all was said; what is left is to end
+                    child.wait(SILENCE_S)  # it has closed the pipe, and only has to exit
             finally:
                 _signal_group(child, signal.SIGKILL)
                 child.wait()
                 with self._lock:
                     self._running.discard(child)
                 reaper.ended(child)
-                if child.returncode:  # it may not have come to removing its folder
+                if child.returncode:  # it may not have removed its folder
                     scratch.sweep()
                 size = log.seek(0, os.SEEK_END)
                 log.seek(max(0, size - _OUTPUT_TAIL_BYTES))
@@ -128,7 +128,7 @@ class Children:
             pid = server.fork([asked, events, log], **request)
             if pid is not None:
                 return forks.Forked(pid)
-            reaper.kill_orphans()  # it may have been forked too late
+            reaper.kill_orphans()  # the server may have forked a child too late
         return reaper.start(
             [
                 *(sys.executable, "-m", module, *arguments),
@@ -157,9 +157,9 @@ class Children:
 
 
 def _lines(stream: Any, child: Any, deadline: float, ending: Ending) -> Iterator[bytes]:
-    """Yield what the child writes, until it closes its end or is gone, or is to be ended.
+    """Yield the lines that the child writes, until it closes its end, is gone, or has to be ended.
 
-    Others may hold the pipe open, and write into it: neither is a sign of the child's life.
+    Other processes may hold the pipe open and write into it: neither shows that the child lives.
     """
     pending = b""
     heard = looked = time.monotonic()
@@ -201,7 +201,7 @@ def _signal_group(child: Any, number: int) -> None:
 
 
 def _trusted_environment() -> dict[str, str]:
-    """The environment of the judge's own processes: nothing that changes pytest or Triton."""
+    """Return the environment of the judge's own processes: nothing changes pytest or Triton."""
     hidden = ("PYTEST_", "TRITON_", "PYTHONSTARTUP", "PYTHONINSPECT")
     env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     # Of pytest's plugins the judge names those that it needs: others cost time in each run.

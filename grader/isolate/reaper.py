@@ -34,9 +34,9 @@ def start(command: list[str], **options: Any) -> subprocess.Popen:
 
 
 def adopt(fork: Callable[[], int]) -> int | None:
-    """Take the child whose process id `fork` returns for one that the judge started itself.
+    """Count the child whose id `fork` returns as one that the judge started; return that id.
 
-    None if it is no child of the judge.
+    Return None if it is no child of the judge.
     """
     with _lock:
         pid = fork()
@@ -68,7 +68,7 @@ def kill_orphans() -> None:
     """
     deadline = time.monotonic() + _ENOUGH_S
     while time.monotonic() < deadline:
-        with _lock:  # no child is between its start and its entry in the list
+        with _lock:  # so that no child has started and is not yet in `_own`
             orphans = _orphans()
             if not orphans:
                 return
@@ -84,7 +84,7 @@ def kill_orphans() -> None:
 
 
 def _orphans() -> list[int]:
-    """Adopted children, and the processes below them."""
+    """Return adopted children, and the processes below them."""
     found = []
     for pid in usage.children(os.getpid()):
         with contextlib.suppress(OSError):

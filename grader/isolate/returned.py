@@ -1,7 +1,4 @@
-"""Calls an entry point and names what it returned, and refuses what is not what was asked for.
-
-In the worker.
-"""
+"""Calls an entry point in a worker, names its outputs, and refuses those of a wrong kind."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def of_call(entry: Callable[..., Any], tensors: dict, request: dict[str, Any]) -
 
 
 def check(results: dict, layout: arena.Layout, returns: list[str], device: str) -> None:
-    """Refuse what is no tensor of the right shape, dtype and device; only what is judged.
+    """Refuse a judged output that is no tensor of the right shape, dtype and device.
 
     Raises:
         BadReturn: the first output that is not as `layout` has it.

@@ -1,11 +1,11 @@
 """Starts a worker process for one submitted file, talks to it under a deadline, and ends it.
 
-The worker is a fresh interpreter, or is forked from one that has seen nothing but torch
-(grader/isolate/forks.py), never from the judge; in an official run it is a fresh one in a jail
-(grader/isolate/jail.py). It has a session of its own, a small environment,
-no inherited descriptor but its end of the channel, and a private copy of exactly the bytes that
-were checked. What it prints is read while the judge waits, and only the tail of the
-current request is kept. Processes that it leaves behind come back to the judge and are killed.
+The worker is a fresh interpreter, or is forked from one that has seen nothing but torch (forks.py),
+never from the judge; in an official run it is a fresh one in a jail (jail.py). It has a session of
+its own, a small environment, no inherited descriptor but its end of the channel, and a private copy
+of exactly the bytes that were checked. What it prints is read while the judge waits, which stores
+only the tail of the current request. The judge adopts processes that it leaves behind, and kills
+them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _OUTPUT_TAIL_BYTES = 16 * 1024
 _FRAME = re.compile(r'  File "([^"\n]*)", line \d+,? in ')  # of faulthandler, of a traceback
 _BELOW_FRAME = ("    ", "  [Previous line repeated")
 _COMPILER = b"/triton/compiler/"  # a folder that is in a frame while Triton compiles
-_WARNING = re.compile(r"([^:\n]+):\d+: \w*Warning: ")  # of Python's, its source line below
+_WARNING = re.compile(r"([^:\n]+):\d+: \w*Warning: ")  # Python's; a line of source follows
 # Around the whole kernel in PTX, which Triton prints when the assembler refuses it.
 _DUMP_RULE = "\n" + 64 * "=" + "\n"
 _DUMP_END = "\nplease share the reproducer above with Triton project.\n"
-_MANY_TIMES = 5  # one line in the hundred frames of a dump: its function calls itself
+_MANY_TIMES = 5  # a line that is so often in a dump's hundred frames is of a recursive function
 _LIVENESS_S = 0.5
-PATIENCE = 5.0  # times as long on a machine that is busy, then nothing is measured
+PATIENCE = 5.0  # a call may take so many times its limit while it waits for a core
 _DUMP_S = 1.0
 _SIGNALLED = 128  # bubblewrap's exit status for a worker that signal N ended is that plus N
 START_TIMEOUT_S = 120.0  # the interpreter and torch, perhaps from a cold network disk
@@ -85,10 +85,10 @@ class Sandbox:
     ) -> None:
         """Start a worker, which gets the `settings` too.
 
-        Its `role` is one of grader/isolate/worker.py: to "call" the entry point on data, say.
-        What it compiles is kept in `kernels`, if given: an absolute path, or one in its own folder.
-        A `fresh` one is never forked. One that is `held` imports what Triton needs and, if it
-        `differentiates`, a gradient; `warm_up` lets it have its device, `ready` import the file.
+        Its `role` is one of grader/isolate/worker.py, such as "call", on data. It stores what it
+        compiles in `kernels`, if given: an absolute path, or one in its own folder. A `fresh` one
+        is never forked. A `held` one imports what Triton needs and, if it `differentiates`, a
+        gradient, but uses its device only after `warm_up`, and imports the file only in `ready`.
         """
         self.filename = filename
         self._folder = Path(tempfile.mkdtemp(prefix="submission-", dir=scratch.folder()))
@@ -97,7 +97,7 @@ class Sandbox:
         self._tail = bytearray()
         self._imported, self._held = False, held
         self._started: Reply | Ended | None = None
-        self.starved_s = 0.0  # for which the last request waited for a core, if that is counted
+        self.starved_s = 0.0  # how long the last request waited for a core, if that is counted
         self._load_nonce = secrets.randbits(63)
         reaper.adopt_orphans()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -174,13 +174,13 @@ class Sandbox:
         return usage.Tree(self._pid, started, self._first)
 
     def wait_for_imports(self) -> None:
-        """Wait until a worker that is not forked has imported torch, or came to its end."""
+        """Wait until a worker that is not forked has imported torch, or has ended."""
         if not self._imported:
             self._imported = True
             self._receive(IMPORTED, START_TIMEOUT_S)
 
     def wait_for_start(self) -> Reply | Ended:
-        """Wait until the worker could import the submission, or came to its end."""
+        """Wait until the worker is about to import the submission, or has ended."""
         self.warm_up()
         self._started = self._started or self._receive(STARTED, START_TIMEOUT_S)
         return self._started
@@ -211,8 +211,8 @@ class Sandbox:
     ) -> Reply | Ended:
         """Send one request and wait for its reply: a `Reply`, or `Ended` if none came.
 
-        With more `patience` the time in which the worker waits for a core does not count towards
-        `timeout_s`, up to so many times that in all.
+        With a `patience` above 1 the time in which the worker waits for a core does not count
+        towards `timeout_s`; in all the request may take `patience` times that.
         """
         nonce = secrets.randbits(63)
         packet = json.dumps({"do": what, "nonce": nonce, **fields}).encode()
@@ -231,14 +231,14 @@ class Sandbox:
         while True:
             self.starved_s += waiting.next_s() if waiting else 0.0
             waited_s = time.monotonic() - start - self.starved_s
-            if waiting is None and patience > 1.0 and waited_s >= _LIVENESS_S:  # most are done
+            if waiting is None and patience > 1.0 and waited_s >= _LIVENESS_S:  # most end before
                 waiting = usage.Waiting(self.tree())
             if waited_s >= timeout_s:
                 return self._ended(timeout=True, waited_s=timeout_s)
             if waited_s + self.starved_s >= patience * timeout_s:
                 ended = self._ended(timeout=True, waited_s=waited_s)
                 return dataclasses.replace(ended, starved_s=self.starved_s)
-            dead = self._process.poll() is not None  # asked first: what it sent is on the channel
+            dead = self._process.poll() is not None  # asked first: all that it sent has arrived
             look_s = 0.0 if dead else min(timeout_s - waited_s, _LIVENESS_S)
             events = dict(self._poll.poll(1000 * look_s))
             if self._stdout.fileno() in events:
@@ -255,7 +255,7 @@ class Sandbox:
                     self._read_output()
                     return dataclasses.replace(reply, text=self._shown(reply.text))
                 # Anything else on the channel is not an answer to this request: ignore it.
-            elif dead:  # and a child of its holds the channel
+            elif dead:  # a child of the worker's holds the channel open
                 return self._ended(timeout=False, waited_s=waited_s)
 
     def _ended(self, *, timeout: bool, waited_s: float) -> Ended:
@@ -311,7 +311,7 @@ class Sandbox:
         return "".join(self._own(lines)).strip("\n")
 
     def _own(self, lines: list[str]) -> Iterator[str]:
-        """Leave the frames and warnings of others out, with the source that stands below."""
+        """Yield lines but for frames and warnings of other files, and the source below them."""
         foreign, below = False, _BELOW_FRAME
         for line in lines:
             frame, warning = _FRAME.match(line), _WARNING.match(line)
@@ -327,7 +327,7 @@ class Sandbox:
     def _shown(self, text: str) -> str:
         """Return `text` without what means nothing to a student: temporary folder, PTX."""
         before, end, after = text.rpartition(_DUMP_END)
-        if end:  # where its beginning has left the tail, all before the end is of it
+        if end:  # if the tail has lost the dump's beginning, all before its end belongs to it
             head, _, dump = before.removesuffix(_DUMP_RULE[:-1]).partition(_DUMP_RULE)
             text = (head + "\n" if dump else "") + after
         return text.replace(str(self._folder) + os.sep, "")
@@ -337,7 +337,7 @@ class Sandbox:
         if self._warden:
             self._warden.stop()
         first, self._first = self._first, 0
-        if first:  # with it dies all that is in the jail
+        if first:  # all processes of the jail die with it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(first, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -361,7 +361,7 @@ class Sandbox:
 
 
 def prepare(*, jailed: bool, gpu: str | None) -> None:
-    """Say how the workers of this process start from now on: in a jail, or forked from a server.
+    """Set how the workers of this process start from now on: in a jail, or forked from a server.
 
     The server imports while this process does other things; `forks.close_server` ends it.
     """

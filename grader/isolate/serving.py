@@ -35,12 +35,12 @@ from grader.kernel.compile import absent_gpu, faults, shapes
 from grader.kernel.observers.rounds import RoundsShape
 from grader.spec import protocol
 
-# So deep nobody gets in the time of a call that is worth its points.
+# No recursion gets so deep in the time of a call that earns points.
 _DEPTH = 10**8
 
 
 def begin(channel: socket.socket) -> dict[str, Any]:
-    """Say that torch is imported, and return what the judge says of the submission."""
+    """Report that torch is imported; return the judge's settings for the submission."""
     channel.send(protocol.Reply(protocol.IMPORTED, protocol.Status.OK).pack())
     return json.loads(channel.recv(protocol.MAX_REQUEST_BYTES))
 
@@ -68,7 +68,7 @@ class Worker:
         self._warm_up()
         self._reply(protocol.Reply(protocol.STARTED, protocol.Status.OK))
         if self.settings.get("held"):
-            self.channel.recv(1)  # its turn has come
+            self.channel.recv(1)  # the judge says that its turn has come
         self._reply(self._guarded(self.settings["nonce"], self.load, self.settings["nonce"]))
         while True:
             packet, fds, _, _ = socket.recv_fds(self.channel, protocol.MAX_REQUEST_BYTES, 4)
@@ -113,7 +113,7 @@ class Worker:
     # -- requests ---------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Install what has to be there before the submission is imported."""
+        """Install what has to be in place before the submission is imported."""
         if self.settings.get("answers_for_gpu"):
             absent_gpu.answer()
         if self.settings["count_launches"]:
@@ -146,7 +146,7 @@ class Worker:
         module = self._import()
         self.module = module
         gc.collect()
-        gc.freeze()  # what is there stays, so that a collection after a call takes no time
+        gc.freeze()  # what exists by now stays: a collection after a call takes no time
         gc.disable()
         self.entry = getattr(module, self.settings["entry"], None)
         if not callable(self.entry):
@@ -170,7 +170,7 @@ class Worker:
         return module
 
     def _do_call(self, request: dict, fds: list[int]) -> protocol.Reply:
-        """One call on fresh inputs: forward, or forward and backward, with guards around all."""
+        """Make a call on fresh inputs: forward, or forward and backward, with guards around all."""
         layout = arena.Layout.of(request)
         shared = arena.attached(fds[0], layout.total_bytes)
         memory = self.inputs_of(shared, layout)
@@ -184,7 +184,7 @@ class Worker:
             return self.call(shared, memory, tensors, layout, request)
 
     def noting(self, layout: arena.Layout, request: dict) -> Any:
-        """Return what notes the operators of a call while it is open."""
+        """Return a context in which the operators of a call are noted."""
         return self.record.noting(layout, request) if self.record else contextlib.nullcontext()
 
     def call(
@@ -197,8 +197,8 @@ class Worker:
         watching: Any = None,
     ) -> protocol.Reply:
         """Make one call on `tensors`, which lie in `memory`, and copy its outputs to `shared`."""
-        # Whatever is asked of a result may be the submission's code, and launch kernels: a tensor
-        # may be of a class of its own, or have methods of its own.
+        # Any use of a result may run the submission's code, and launch kernels: a tensor may be of
+        # a class of the submission's, or have methods of it.
         with allocations.Guarded() as guarded:
             with self.noting(layout, request):
                 results = self.evaluate(tensors, request)
@@ -229,15 +229,15 @@ class Worker:
         memory = shared[: layout.inputs_end]
         if self.device != "cpu":
             return memory.to(self.device)
-        # At the address of the call before: what was kept by address is found to be stale.
+        # At the same address in each call: results that a submission stores by address are stale.
         if self.inputs.numel() < layout.inputs_end:
             self.inputs = torch.empty(layout.inputs_end, dtype=torch.uint8, device="cpu")
         return self.inputs[: layout.inputs_end].copy_(memory)
 
     def evaluate(self, tensors: dict, request: dict) -> dict:
         """Call the entry point; return its outputs by name."""
-        # Cycles end here alone: what they finish may be the submission's code. The collector would
-        # run it while an operator is noted and none of its own is seen, or between two calls.
+        # Cycles are collected here alone, since their finalizers may be the submission's: else the
+        # collector could run them inside an operator, where theirs go unseen, or between calls.
         try:
             return returned.of_call(self.entry, tensors, request)
         finally:
@@ -249,10 +249,10 @@ class Worker:
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
     def _do_settle(self, request: dict, fds: list[int]) -> protocol.Reply:
-        """Make ready for timed calls, while no clock runs and no inputs are there.
+        """Prepare timed calls, before the clock runs and before there are inputs.
 
-        Cycles end that earlier calls left. What a kernel asked L2 to keep (evict_last) would
-        survive the flush before the next call. The inputs will lie at `starts`, those of each set.
+        Cycles of earlier calls are collected. Lines that a kernel asked L2 to keep (evict_last) are
+        released: they would survive the flush. At `starts` the inputs of each set will lie.
         """
         self.sets = []
         gc.collect()
@@ -270,10 +270,10 @@ class Worker:
     def _do_time(self, request: dict, fds: list[int]) -> protocol.Reply:
         """Run the entry point once on the inputs of each set; the judge holds the clock.
 
-        With `null` nothing is computed and the outputs are written all the same: the overhead. One
-        that is `watched` is looked at as a call in a test is, and does not count.
+        With `null` the outputs are written without computing anything, to measure the overhead. A
+        `watched` go is audited as a call in a test is, and does not count.
         """
-        # How deep Python may recurse below an operator would tell whether the call is watched.
+        # Else the depth at which recursion fails below an operator would tell who is watched.
         sys.setrecursionlimit(_DEPTH)
         if request["watched"] and self.record:
             with self.record.noting(arena.Layout.of(request), request):
@@ -295,7 +295,7 @@ class Worker:
                     target = view.of(written).view(-1)[: source.numel()]
                     target.copy_(source[: target.numel()])
                 continue
-            # Without the collector, which would take a millisecond of a call: see `_do_settle`.
+            # The collector, which would take a millisecond of a call, runs in `_do_settle`.
             results = returned.of_call(self.entry, tensors, request)
             returned.check(results, layout, request["returns"], self.device)
             for view in outputs:

@@ -27,28 +27,28 @@ from grader.spec.problem import Problem
 from grader.spec.problem_tables import Limits
 from grader.spec.protocol import Ended, Reply, Status, failed
 
-# After a first call that did not come back, a call has this long, or ten times the slowest that
-# did: whoever loops forever in one case does so in many.
+# After a first call that did not come back, a call may take this long, or ten times the slowest
+# that did: what loops forever in one case does so in many.
 _PATIENCE_S = 2.5
 _PATIENCE_FACTOR = 10.0
-# What runs at exit may do harm, a CUDA context is lost, and host memory that is full stays so. That
-# of a GPU does not, and a worker there takes seconds to start.
+# After these a worker is replaced: what ran at exit may have done harm, a CUDA context is lost, and
+# host memory stays full. That of a GPU does not, and a worker there takes seconds to start.
 _SPENT = {"cuda": {Status.EXITED, Status.DEVICE_FAULT}}
 _SPENT["cpu"] = {*_SPENT["cuda"], Status.OUT_OF_MEMORY}
 # A worker that does not start this often, one after the other, will not for the next case either.
 _STARTS = 3
 # On a GPU a call may still compile, or autotune, what was not compiled beforehand.
 _COMPILE_FACTOR = 3.0
-# Of the time of a call, what one launch may take on the machine, which then says in which loop.
+# Share of a call's time that one launch may take on the machine, which then names the loop.
 _SHARE = 0.8
 _NOTED: dict[str, Any] = {"trace": Trace, "rounds": Rounds}
 
 
 class Budget:
-    """Seconds that the calls of one problem may take, those that do not come back apart.
+    """Seconds that the calls of one problem may take; those that do not come back have a limit too.
 
-    When these have used up theirs, a check of which no call was lost goes on, unless none has ever
-    come back. `check` is the one whose calls are made now.
+    When they reach it, a check goes on if no call of it was lost and any call has ever come back.
+    `check` is the one whose calls are made now.
     """
 
     def __init__(self, limits: Limits, spent_s: float = 0.0, lost_s: float = 0.0) -> None:
@@ -82,7 +82,7 @@ class Budget:
         return limit
 
     def count(self, seconds: float, *, came_back: bool, start_s: float = 0.0) -> None:
-        """Take the seconds of one call off, of which `start_s` are those of starting a worker."""
+        """Charge the seconds of one call, of which `start_s` went into starting a worker."""
         self.spent_s += seconds
         if came_back:
             self._slowest_s = max(self._slowest_s, seconds - start_s)
@@ -96,7 +96,7 @@ class Session:
 
     A call that ends the worker costs its own case: the next starts another worker, until the
     budget is used up. `unusable` is why no call can ever succeed: the file cannot be imported, or
-    nothing in it is implemented. In the folder `kernels`, of this submission alone, is kept what
+    nothing in it is implemented. The folder `kernels`, of this submission alone, stores what
     Triton's front end makes for the machine.
     """
 
@@ -118,12 +118,12 @@ class Session:
         self._kernels = kernels
         self.unusable: CallEvidence | None = None
         self._answered = False  # at least one call came back with outputs
-        self._unstarted: list[CallEvidence] = []  # one behind the other
+        self._unstarted: list[CallEvidence] = []  # of workers in a row that did not start
         # One that calls; on the machine one that plans, and one that carries plans out.
         self._workers: list[Sandbox] = []
-        self._carried_out = True  # the plan before this one
+        self._carried_out = True  # whether the last plan was
         self._ready = False
-        self._starved_s = 0.0  # for which the last call waited for a core
+        self._starved_s = 0.0  # how long the last call waited for a core
 
     def start(self) -> None:
         """Start a worker and return at once; the first call waits for it."""
@@ -145,10 +145,10 @@ class Session:
             device=self.device,
             role=role,
             count_launches=self.problem.uses_triton,
-            # It waits for a GPU with what it can import by then.
+            # While it waits for a GPU, it imports what it can.
             held=self.device == "cuda",
             differentiates=bool(self.problem.gradients),
-            # A bridge in PyTorch is in one file with kernels.
+            # A bridge's code in PyTorch shares a file with kernels.
             answers_for_gpu=self.device == "cpu" and self.problem.bridge is not None,
             operators=opened(self.problem) if self.source.policy else None,
             translated=str(self._kernels) if self._kernels and role == "plan" else None,
@@ -200,7 +200,7 @@ class Session:
         if isinstance(reply, Reply) or reply.started:  # what never started is no call
             seconds = time.monotonic() - start - self._starved_s
             came_back = isinstance(reply, Reply) and reply.status != Status.STOPPED
-            if isinstance(reply, Ended) and reply.compiling:  # another case may need less code
+            if isinstance(reply, Ended) and reply.compiling:  # another case may compile in time
                 self.budget.spent_s += seconds
             else:
                 self.budget.count(seconds, came_back=came_back, start_s=start_s)
@@ -214,7 +214,7 @@ class Session:
         return evidence
 
     def _import(self) -> CallEvidence | None:
-        """Have a worker with the submission imported; return what keeps it from being so."""
+        """Make sure that the workers have imported the submission; return what prevents it."""
         self.start()
         if self._ready:
             return None
@@ -239,7 +239,7 @@ class Session:
         shapes: dict[str, TraceShape | RoundsShape],
         **how: Any,
     ) -> CallEvidence:
-        """Make a call on memory for it, beside which lies what is noted, of these shapes."""
+        """Make a call in shared memory of its own, with a block for each record of `shapes`."""
         differentiates = any(name in self.problem.gradients for name in outputs)
         if not differentiates:
             inputs = dataclasses.replace(inputs, dout=None)
@@ -287,8 +287,8 @@ class Session:
     ) -> Reply | Ended:
         """Have the submission plan a call, and carry the plan out, from question to question.
 
-        Answers hold few values, whatever the worker that plans says it has counted: with all of
-        them it could compute the result, and hand it in as a constant.
+        The judge itself limits the values in answers, since the worker that plans is not trusted to
+        count them: with all of them it could compute the result, and hand it in as a constant.
         """
         planner, executor = self._workers
         answers: list[Any] = []
@@ -298,7 +298,7 @@ class Session:
                 planned = self._ask(planner, "plan", call_s, (text.fd,), fields | more)
                 self._carried_out = False
                 asks = isinstance(planned, Reply) and planned.status is Status.ASKS
-                # What a kernel does comes before what the host code does behind it.
+                # A fault of a kernel comes before one of the host code behind its launch.
                 if isinstance(planned, Ended) or not (
                     asks or planned.launches or not failed(planned)
                 ):
@@ -308,7 +308,7 @@ class Session:
             if failed(done):
                 return done
             self._carried_out = True
-            if not asks and fields.get("idle"):  # of what does nothing there is nothing in a plan
+            if not asks and fields.get("idle"):  # no plan holds launches that do nothing
                 done = dataclasses.replace(done, launches=planned.launches)
             if not asks:
                 return planned if failed(planned) else done

@@ -1,9 +1,9 @@
 """The system calls that nothing in a jail may make, as a program for the kernel (seccomp).
 
-To what is refused the kernel answers that it has no such call (ENOSYS), as an older one would, and
-to sockets of a family that it does not know this one (EAFNOSUPPORT): libraries have a way without.
-What is newer than this list is refused, too. libseccomp makes the program: it knows the numbers
-of each machine. Debian, Ubuntu and Fedora always have it, for apt and systemd need it.
+The kernel answers a refused call as an older one without that call would (ENOSYS), and a refused
+socket as if it did not know the family (EAFNOSUPPORT): libraries have another way then. Calls newer
+than this list are refused, too. libseccomp makes the program, since it knows the numbers of each
+machine. Debian, Ubuntu and Fedora always have it, for apt and systemd need it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import struct
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000  # seccomp.h: what the kernel does, with the error below
 _NOT_EQUAL, _EQUAL, _MASKED_EQUAL = 1, 4, 7
 _NAMESPACES = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
-_ONLY_ASKED = 0xFFFFFFFF  # of personality
-_SET_DUMPABLE = 4  # of prctl: what it has open could not be seen from outside
+_ONLY_ASKED = 0xFFFFFFFF  # argument with which personality changes nothing
+_SET_DUMPABLE = 4  # of prctl: it would hide from the judge what a process has open
 NEWEST = 456  # futex_requeue, Linux 6.7; from 424 on all machines have the same numbers
 # linux/filter.h: load the number; where it is above NEWEST, answer ENOSYS.
 _LOAD, _IF_ABOVE, _RETURN = 0x20, 0x25, 0x06
 
-# glibc makes threads by clone where there is no clone3, whose flags lie in memory.
+# clone3 is refused since no filter sees its flags, in memory: glibc makes threads by clone then.
 REFUSED = {
     "keys": ("add_key", "keyctl", "request_key"),
     "io_uring": ("io_uring_setup", "io_uring_enter", "io_uring_register"),
@@ -38,7 +38,7 @@ REFUSED = {
         *("shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semtimedop", "semctl"),
         *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "memfd_secret"),
     ),
-    # Nor what lies in a file that is sent and was not received. A worker receives, and sends none.
+    # The judge would not see a file that is sent and not received. A worker receives, sends none.
     "descriptors that are sent": ("sendmsg", "sendmmsg"),
     "namespaces": ("unshare", "setns", "clone3"),
     "file systems": (
@@ -69,7 +69,7 @@ class _Comparison(ctypes.Structure):
 
 
 def numbers() -> dict[str, int]:
-    """Return the number on this machine of each call that is refused whatever it is given.
+    """Return the number on this machine of each call that is refused with any arguments.
 
     Raises:
         SystemCallFault: there is no libseccomp.

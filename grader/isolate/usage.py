@@ -1,7 +1,7 @@
 """What a process and all that it started use: CPU time and resident memory, read from outside.
 
-The kernel keeps these figures; no process can make its own look smaller, but for the mark of its
-peak memory, which is why that is read again and again.
+The kernel has these figures; no process can make its own look smaller, but for the mark of its peak
+memory, which is therefore read again and again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _SAMPLE_S = 0.002
-_OWN, _WAITED = 11, 13  # fields of /proc/PID/stat: its time, and its children's that it waited for
+_OWN, _WAITED = 11, 13  # fields of /proc/PID/stat: its time, and that of children it waited for
 _SETRESUID, _SETRESGID = {"x86_64": (117, 119)}.get(os.uname().machine, (147, 149))
 
 
@@ -47,7 +47,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def user_of(pid: int) -> int | None:
-    """Return the user that a process is in the eyes of this one, None where it has ended."""
+    """Return the id that this process sees of another one's user, None where that has ended."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         return int(text.partition("\nUid:")[2].split()[0])
@@ -63,10 +63,10 @@ def threads(pid: int) -> int:
 
 @contextlib.contextmanager
 def seen_as_its_user(pid: int) -> Iterator[None]:
-    """Let this thread look at what a process has open or mapped, as the user that it is.
+    """Let this thread look, as a process's user, at what the process has open or mapped.
 
-    Root of a container may not look at those of others, unless it may trace processes; who made
-    the namespace that they are in may. The library's calls would change all threads.
+    Root of a container may not look at processes of other users, unless it may trace them; the user
+    who made their namespace may. libc's own functions would change the user of all threads.
     """
     user = user_of(pid) if os.geteuid() == 0 else None
     if not user:
@@ -83,10 +83,10 @@ def seen_as_its_user(pid: int) -> Iterator[None]:
 
 
 class Tree:
-    """A worker, what it started, and its orphans: what became a child of `adopter`.
+    """A worker, all that it started, and its orphans, which became children of `adopter`.
 
-    That is the judge, unless another process is given. `started` returns the children of it that
-    are no orphans. Without it those are taken for such that exist now.
+    The adopter is the judge, unless another process is given. `started` returns its children that
+    are no orphans; by default they are those that exist now.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Tree:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory that a process wrote, 0 if there is none.
+    """Return the resident memory that a process wrote, 0 if it has ended.
 
     Pages of files are left out: how much of torch's libraries is mapped says nothing of a call.
     """
@@ -124,14 +124,14 @@ def resident_bytes(pid: int) -> int:
 
 
 def _own_seconds(pid: int) -> float:
-    """Return the CPU time of a process, in nanoseconds where the kernel says them."""
+    """Return the CPU time of a process in seconds, by the kernel's clock of it if there is one."""
     with contextlib.suppress(OSError):
         return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
     return _ticks(pid, _OWN)
 
 
 def _ticks(pid: int, field: int) -> float:
-    """Return the time that two fields of /proc/PID/stat, user and system, come to."""
+    """Return the seconds in two fields of /proc/PID/stat: user time, and system time after it."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         fields = stat.rpartition(")")[2].split()
@@ -151,9 +151,9 @@ class Waiting:
         self._last_s = time.monotonic()
 
     def next_s(self) -> float:
-        """Return how much of the time since the last call the tree would have used and had not.
+        """Return for how long since the last call the tree waited for a core and made no progress.
 
-        Where it had a core, or slept, for a part of that time, the rest is what it waited.
+        That is what its threads waited, but no more than the time that passed less what they ran.
         """
         now, now_s = self._read(), time.monotonic()
         passed_s, self._last_s = now_s - self._last_s, now_s
@@ -193,7 +193,7 @@ def proportional_bytes(pid: int) -> int:
 
 
 class UsageMonitor:
-    """Looks at a tree again and again while the context is open."""
+    """Samples what a tree uses while the context is open."""
 
     def __init__(self, tree: Tree) -> None:
         self.most_processes = 0  # of the tree, at a time
@@ -260,7 +260,7 @@ class CpuTime(UsageMonitor):
         self.seconds = sum(spent[pid] for pid in self._alive) + vanished
 
     def _waited_for(self) -> float:
-        """Return the CPU time of those of the tree, and of its orphans, that were waited for."""
+        """Return the CPU time of ended processes that the tree, or its adopter, waited for."""
         return sum(_ticks(pid, _WAITED) for pid in (self._tree.adopter, *self._tree.pids()))
 
 

@@ -1,12 +1,13 @@
-"""Holds a submission to what the source policy has read of it, when it runs. In a worker.
+"""Enforces the source policy on the objects of a submission while it runs. In a worker.
 
-The policy reads names; what object a name stands for, the text does not say. So the code asks:
+The policy reads names, but a text does not say what object a name stands for. So the code of a file
+is changed to ask whether these rules hold:
 
-- Attributes are set, and closed ones read (grader/base/attributes.py), on objects of the file: its
-  functions and classes, their instances, and the `ctx` of an autograd.Function.
+- Attributes are set, and closed ones read (grader/base/attributes.py), only on objects of the file:
+  its functions and classes, their instances, and the `ctx` of an autograd.Function.
 - A class of the file extends none of PyTorch's or Triton's, in whose place it would answer, and
-  answers nothing where the judge does not look (asking.py).
-- Classes are written: `type`, enumerations and functools.wraps make none of text.
+  answers nothing while PyTorch's modes are off (asking.py).
+- Classes are made by class statements: `type`, enumerations and functools.wraps make none of text.
 - A text for str.format reads no attribute.
 - A function that the policy took for a kernel, or for unused, is not run by Python.
 """
@@ -29,7 +30,7 @@ import torch
 from grader.base import attributes, functions
 from grader.isolate import asking
 
-_OWN, _CLASS, _TEXT, _UNREAD = "<own>", "<class>", "<text>", "<unread>"  # no text spells them
+_OWN, _CLASS, _TEXT, _UNREAD = "<own>", "<class>", "<text>", "<unread>"  # in no text
 _KERNEL = "{0} is a kernel, and is called as a function of Python: launch it, {0}[grid](...)"
 _UNUSED = "{0} is called, and nothing that the judge calls names it: name it where it is used"
 _LIBRARIES = ("torch", "triton", "grader")
@@ -40,7 +41,7 @@ class NotOwn(TypeError):
 
 
 def compiled(source: bytes, path: str, entries: Iterable[str], differentiates: bool) -> CodeType:
-    """Return the code of a file that asks, as a module whose functions `entries` are called."""
+    """Return the code of a file, changed to ask; the judge calls its functions `entries`."""
     tree = ast.parse(source, path)
     unused = functions.Reach(tree, differentiates=differentiates).unused(entries)
     unread = dict.fromkeys(unused, _UNUSED)
@@ -64,7 +65,7 @@ def compiled(source: bytes, path: str, entries: Iterable[str], differentiates: b
 
 
 def _have_it_ask(call: ast.Call) -> None:
-    """Let getattr, super and `.__init__` ask of what they are given."""
+    """Let a call of getattr, super or `.__init__` ask about its argument."""
     called = call.func
     name = called.id if isinstance(called, ast.Name) else ""
     if name == "getattr" and len(call.args) > 1 and isinstance(call.args[1], ast.Constant):
@@ -80,7 +81,7 @@ def _is_super(node: ast.expr) -> bool:
 
 
 def _asked(base: ast.expr, name: str, *, reads: bool) -> ast.expr:
-    """Return `base` of `base.name`, or what asks whether that may be read, or set."""
+    """Return `base` of `base.name`, in a call that asks about it if the attribute is closed."""
     if reads and name in attributes.TEMPLATES:
         return _call(_TEXT, base)
     closed = attributes.is_closed(name) if reads else name not in attributes.SETTABLE
@@ -99,7 +100,7 @@ def _name(name: str, place: ast.AST) -> ast.Name:
 
 
 def names(module: dict[str, Any]) -> dict[str, Any]:
-    """Return what the code of `compiled` needs among the names of its module."""
+    """Return the names that the code of `compiled` needs in its module."""
     known: set[type] = set()
 
     def is_own(value: Any) -> bool:
@@ -142,7 +143,7 @@ def _without_attributes(base: Any) -> Any:
 
 
 def takes_parts(template: str) -> bool:
-    """Whether a text for str.format has a field with an attribute or an index, or is none."""
+    """Whether a text for str.format has a field with an attribute or an index, or is not valid."""
     try:
         fields = [(field or "", spec or "") for _, field, spec, _ in Formatter().parse(template)]
     except ValueError:
@@ -165,14 +166,14 @@ class _Types(type):
 
 
 class _Type(metaclass=_Types):
-    """The builtin `type` of a submission: it says of what class an object is, and makes none."""
+    """The builtin `type` of a submission: it returns the class of an object, and makes none."""
 
 
 def install(module: str) -> None:
-    """Let enumerations make no class of text, and decorators change what is the file's alone.
+    """Keep enumerations from making a class of text, and decorators from changing others' objects.
 
-    functools.wraps copies attributes, which a function of the file may have by any name; others
-    give methods to a class.
+    functools.wraps copies attributes, which a function of the file may have by any name; other
+    decorators give methods to a class.
     """
     update, create = functools.update_wrapper, enum.EnumType._create_
     wrappers = (FunctionType, type(functools.cache(len)))
@@ -203,4 +204,4 @@ def install(module: str) -> None:
     functools.update_wrapper = update_wrapper  # which functools.wraps calls
     enum.EnumType._create_ = created
     functools.total_ordering = of_the_file(functools.total_ordering)
-    dataclasses._process_class = of_the_file(dataclasses._process_class)  # whatever is decorated
+    dataclasses._process_class = of_the_file(dataclasses._process_class)  # all its forms call it

@@ -19,14 +19,14 @@ from pathlib import Path
 from grader.isolate import cgroup, usage
 
 _LOOK_S = 0.05
-_LOOKS_PER_MAPS = 20  # looks: the maps of a process with torch take milliseconds, and it waits
+_LOOKS_PER_MAPS = 20  # looking at maps takes milliseconds for which a process with torch waits
 MOST_PROCESSES = 64
 MOST_THREADS = 2048  # of all together: CUDA has some for each core
 _BUFFER_BYTES = 256 * 2**10  # of a socket or a pipe, about as much as it can hold unread
 MOST_MEMORY_BYTES = 4 * 2**30  # beyond what the worker has before it imports the submission
 MOST_KERNEL_BYTES = 2**30  # of compiled kernels, which lie outside of the jail
 MOST_KERNEL_FILES = 20_000  # an empty one takes no bytes, but a place in the file system
-MOST_FILES = 20_000  # in memory: the kernel's own part of each, and of its attributes, is nobody's
+MOST_FILES = 20_000  # in memory, where what the kernel itself needs for each counts nowhere
 _KERNEL_DEPTH = 4  # Triton writes no deeper than two
 
 
@@ -59,7 +59,7 @@ class Warden:
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more; what is in its control group, if it has one, ends."""
+        """Stop watching; end what is in the jail's control group, if it has one."""
         self._stop.set()
         self._thread.join()
         if self._group is None:
@@ -88,7 +88,7 @@ class Warden:
         if threads > MOST_THREADS:
             return f"it ran {threads} threads, and {MOST_THREADS} are the most"
         memory = _memory_bytes(pids)
-        if memory > self._memory_bytes:  # perhaps since what a child has of its parent counts twice
+        if memory > self._memory_bytes:  # perhaps since memory shared with a child counts twice
             memory = _memory_bytes(pids, of=usage.proportional_bytes)
         if memory > self._memory_bytes:
             most = _gib(self._memory_bytes)
@@ -101,9 +101,9 @@ class Warden:
 
 
 def _excess_on_disk(kernels: Path, pids: list[int], *, mapped: bool) -> str | None:
-    """Say what is too much in the folder of compiled kernels, or cannot be looked at.
+    """Return what exceeds a limit in the folder of compiled kernels, or cannot be looked at.
 
-    What has no name there any more is found where it is open and, if asked for, where it is mapped.
+    Deleted files count while they are open and, if these are to be looked at, while `mapped`.
     """
     sizes = dict[int, int]()
     pending = [(str(kernels), 0)]
@@ -161,7 +161,7 @@ def _files_in(folders: list[str], first: int) -> int:
 
 
 def _mapped(pids: list[int], device: int) -> dict[int, int]:
-    """Return how far the files on a device that have no name are mapped."""
+    """Return, by inode, up to which byte deleted files on a device are mapped."""
     found: dict[int, int] = {}
     for pid in pids:
         seen = usage.seen_as_its_user(pid)
@@ -179,7 +179,7 @@ def _mapped(pids: list[int], device: int) -> dict[int, int]:
 
 
 def _memory_bytes(pids: list[int], of: Callable[[int], int] = usage.resident_bytes) -> int:
-    """Return what processes hold: memory of each, and memfds, of which none counts twice.
+    """Return the bytes that processes hold: memory of each, and each memfd once.
 
     A socket or a pipe counts as if it were full: nobody can see how much waits in it.
     """

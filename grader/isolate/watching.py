@@ -1,4 +1,4 @@
-"""What the tile machine sees of one call, and where it writes that down. In a worker."""
+"""Watches one call on the tile machine, and writes down what it sees. In a worker."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from grader.kernel.observers.watch import Watch
 from grader.kernel.passed import plain
 from grader.spec.protocol import Reply, Status
 
-_MOST_SITES = 12  # that are reported, for each of which a call may be made
+_MOST_SITES = 12  # that are reported: the judge may make a call for each
 _MOST_DOTS = 12  # lines that are named
 
 
 class Watching(contextlib.ExitStack):
     """Watches the launches of one call while it is open.
 
-    As far as the request asks for them, a trace and the rounds of one program are written to the
-    blocks of memory that came with it.
+    If the request asks for them, a trace and the rounds of one program are written to the blocks of
+    memory that came with it.
     """
 
     def __init__(
         self, engine: Engine, request: dict, fds: list[int], source: bytes, inputs: dict[str, Any]
     ) -> None:
-        """Watch a call on `inputs` of the submission that `source` is."""
+        """Watch a call on `inputs` of the submission with the text `source`."""
         super().__init__()
         self._exact = request["exact"]
         self._how = {name: request[name] for name in ("lenient", "far", "seconds")}

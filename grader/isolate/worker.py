@@ -50,9 +50,9 @@ def main() -> None:
 def import_ahead(*, gradients: bool) -> None:
     """Do what Triton does at the first launch, and import what torch does for `gradients`.
 
-    Triton knows what it compiled by a digest of all its own files: hundreds of megabytes.
+    Triton's keys of its cache hold a digest of all its own files: hundreds of megabytes.
     """
-    with contextlib.suppress(Exception):  # which no kernel of a submission needs
+    with contextlib.suppress(Exception):  # no kernel of a submission needs it done ahead
         importlib.import_module("triton.compiler.code_generator")
         importlib.import_module("triton.experimental.gluon.nvidia.hopper")
         importlib.import_module("triton.runtime.cache").triton_key()
@@ -61,7 +61,7 @@ def import_ahead(*, gradients: bool) -> None:
 
 
 def _confine() -> None:
-    """Leave no large file and no core dump, end with the judge, and go first when memory is out."""
+    """Write no large file and no core dump, end with the judge, and first when memory is out."""
     end_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
