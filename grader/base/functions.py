@@ -76,13 +76,13 @@ def walk(tree: ast.AST) -> list[ast.AST]:
 def compiled(tree: ast.Module) -> set[ast.AST]:
     """Return the functions that Triton may compile, since the text applies triton.jit to them.
 
-    It is their innermost decorator, or a call that gets their name; it may have an alias.
+    It is their innermost decorator, or a call of it gets their name; an alias of it counts, too.
     """
     return {function for function, _ in _compiled(tree)}
 
 
 def kernels(tree: ast.Module, entries: Iterable[str]) -> set[ast.AST]:
-    """Return the functions that Triton alone runs: those it may compile, but for `entries`.
+    """Return the functions that Triton alone runs: those that it may compile, but for `entries`.
 
     One whose name is passed to triton.jit is a kernel if the file reads that name nowhere else.
     """

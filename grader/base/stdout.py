@@ -1,7 +1,7 @@
 """Writes to standard output, which may be a terminal, a pipe, closed, or read by nobody any more.
 
-It needs the standard library alone, but for the width of a report: `doctor` writes where nothing
-is installed.
+The module needs the standard library alone, but for the width of a report: `doctor` writes where
+nothing is installed.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 `torch.empty` and its relatives return views into larger buffers: NaN where the tensor lies, a
 pattern before and behind it. An element that no kernel writes stays NaN; a write past the end
 changes the pattern. The NaN of each allocation has a mark, which tells an output that was not
-written from one computed from other unwritten memory. Runs inside the worker, but not in timed
-calls.
+written from one computed from other unwritten memory. Runs in the worker, but not in timed calls.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ class Guarded(DispatchMode):
         """Put UNWRITTEN into `values`, a copy of `result`, where it has the mark of its own memory.
 
         Nothing is put where one of the addresses `updated` lies in that memory: a kernel has stored
-        there what it computed from it, so that elements that were written may have the mark. Nor is
-        it where several allocations have the same mark.
+        there what it computed from it, so that elements that were written may have the mark. Nor
+        does anything happen where several allocations have the same mark.
         """
         memory = _span(result)
         mark = self._marks.get(memory.start)

@@ -45,7 +45,7 @@ def blocks(layout: Layout) -> list[range]:
 def scatter(layout: Layout, sets: int, room_bytes: int) -> Scattered:
     """Draw places for `sets` calls of a layout, with guard zones between them.
 
-    They take at most `room_bytes`, or as much as `sets` layouts where that is more.
+    The places take at most `room_bytes`, or as much as `sets` layouts where that is more.
     """
     sizes = [-(-len(block) // _STEP_BYTES) * _STEP_BYTES for block in blocks(layout)] * sets
     sizes = [size + GUARD_BYTES for size in sizes]

@@ -3,10 +3,10 @@
 It has imported torch, the tile machine and Triton's compiler, with what Triton imports at the first
 launch: Gluon, a tenth of a second. With GRADER_DIFFERENTIATES it has what torch imports for the
 first gradient: sympy, half a second. With GRADER_JUDGES it has what tests of the judge import, a
-quarter of a second, which no worker finds. Without it each worker and child would take that time.
-It never has a submission: no worker sees anything of another. It forks workers, and children of a
-judge (grader/isolate/processes.py), each of which gets a server of its own before it reads its
-request, so that its workers know nothing of that.
+quarter of a second, which no worker finds. Each worker and child would take that time otherwise.
+The server never has a submission: what it forks has seen nothing of another worker. It forks
+workers, and children of a judge (grader/isolate/processes.py), each of which gets a server of its
+own before it reads its request, so that its workers know nothing of that.
 """
 
 from __future__ import annotations

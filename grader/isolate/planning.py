@@ -110,7 +110,7 @@ class Recorder(DispatchMode):
             self._operator(func, self._codes(args, kwargs), args[0])
             return args[0]
         before = _storages((args, tuple(kwargs.values())))
-        given = self._codes(args, kwargs) if _writes(func) else None  # as they are before that
+        given = self._codes(args, kwargs) if _writes(func) else None  # as before it writes
         result = func(*args, **kwargs)
         if func in EMPTY:
             result.zero_()  # valid indices, in place of those that a kernel computes

@@ -229,7 +229,7 @@ class Worker:
         memory = shared[: layout.inputs_end]
         if self.device != "cpu":
             return memory.to(self.device)
-        # At the same address in each call: results that a submission stores by address are stale.
+        # At the same address in each call: what a submission caches by address shows as stale.
         if self.inputs.numel() < layout.inputs_end:
             self.inputs = torch.empty(layout.inputs_end, dtype=torch.uint8, device="cpu")
         return self.inputs[: layout.inputs_end].copy_(memory)
@@ -273,7 +273,7 @@ class Worker:
         With `null` the outputs are written without computing anything, to measure the overhead. A
         `watched` go is audited as a call in a test is, and does not count.
         """
-        # Else the depth at which recursion fails below an operator would tell who is watched.
+        # Else the depth that recursion reaches below an operator tells if the call is watched.
         sys.setrecursionlimit(_DEPTH)
         if request["watched"] and self.record:
             with self.record.noting(arena.Layout.of(request), request):

@@ -47,7 +47,7 @@ _NOTED: dict[str, Any] = {"trace": Trace, "rounds": Rounds}
 class Budget:
     """Seconds that the calls of one problem may take; those that do not come back have a limit too.
 
-    When they reach it, a check goes on if no call of it was lost and any call has ever come back.
+    When they reach it, a check goes on if no call of it was lost and some call has come back.
     `check` is the one whose calls are made now.
     """
 

@@ -30,7 +30,7 @@ import torch
 from grader.base import attributes, functions
 from grader.isolate import asking
 
-_OWN, _CLASS, _TEXT, _UNREAD = "<own>", "<class>", "<text>", "<unread>"  # in no text
+_OWN, _CLASS, _TEXT, _UNREAD = "<own>", "<class>", "<text>", "<unread>"  # no file can spell them
 _KERNEL = "{0} is a kernel, and is called as a function of Python: launch it, {0}[grid](...)"
 _UNUSED = "{0} is called, and nothing that the judge calls names it: name it where it is used"
 _LIBRARIES = ("torch", "triton", "grader")

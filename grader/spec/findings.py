@@ -31,7 +31,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Finding(Record):
-    """The verdict on one case. Empty `wrong_outputs` mean all; `margin` is error / allowed.
+    """The verdict on one case. No `wrong_outputs` stand for all; `margin` is error / allowed.
 
     With an internal fault, `after_calls` says that the submission's code had run beside the process
     that failed, and may have caused the fault.
@@ -68,7 +68,7 @@ class SourceFile(Record):
 
 
 class ChildRequest(Record):
-    """A request to a process of the judge's own: what all of them have.
+    """The fields of every request to one of the judge's own processes.
 
     `token` begins every line of its events: others may write into the pipe. `policy` says whether
     the source policy is in force, `jailed` whether workers are in a jail (grader/isolate/jail.py);
@@ -156,7 +156,7 @@ class CauseFound(Record):
     def located(self, message: Message) -> Message:
         """Return `message` with the line of this cause, or its step where no line is known.
 
-        Without a line the cause's step replaces a line of the message that lies in no known step.
+        The step of a cause without a line replaces a line of the message that is in no known step.
         """
         if self.line is None and message.line is None and self.step is not None:
             return message.model_copy(update={"step": self.step})

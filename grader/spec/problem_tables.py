@@ -146,9 +146,9 @@ class Memory(Table):
 class Work(Table):
     """The calls, of `cases`, whose work is counted on the machine.
 
-    Up to `full` times the work that is needed earns all points, as much as `naive` does none: that
-    does every tile of the `square`, those of the `causal` triangle (where leaving out more is the
-    lesson), or so many times the work that is needed.
+    Up to `full` times the needed work earns all points, and as much as `naive` none: every tile of
+    the `square`, every tile of the `causal` triangle (where leaving out more is the lesson), or so
+    many times the needed work.
     """
 
     naive: Literal["square", "causal"] | PositiveNumber

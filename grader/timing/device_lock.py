@@ -1,8 +1,8 @@
 """Who may use a device: tests of any number of gradings side by side, or one measurement alone.
 
 Several submissions may be graded on one machine. A measurement takes the driver's word for what is
-in use, so nothing else may start, run or end on that GPU meanwhile. Who waits for the lock holds a
-gate that nobody passes who comes later, so that nobody waits for ever.
+in use, so nothing else may start, run or end on that GPU meanwhile. Whoever waits for the lock
+holds a gate that later ones cannot pass, so that nobody waits for ever.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ RECORDED_CHIP = Chip(
 _EXPS = 16  # per multiprocessor and clock: CUDA programming guide, throughput of instructions
 
 _KEPT_DOTS, _KEPT_BYTES = 0.5, 0.8
-# Seconds of a Triton launch with the checks of its arguments, and of those that autograd makes too.
+# Seconds to launch a forward pass, with checks of its arguments, and both passes, with autograd.
 _LAUNCH_S = {False: 100e-6, True: 500e-6}
 
 _NAIVE_BYTES_PER_SCORE = {"noncausal": 26, "causal": 30, "gradients": 24 + 32}

@@ -1,8 +1,8 @@
 """Draws, after a timed go, the heads or rows of its calls that are verified.
 
-They are n: half of those of one call, and at least four in a go of as many calls. A submission that
-leaves a part f of its heads out passes a go with a chance of (1 - f) ** n. An official measurement
-times three blocks of seven goes, of 21 where calls are short.
+Their number n is half of what one call has, and at least four in a go of as many calls. If a
+submission leaves a part f of its heads out, it passes a go with a chance of (1 - f) ** n. An
+official measurement times three blocks of seven goes, of 21 where calls are short.
 """
 
 from __future__ import annotations
