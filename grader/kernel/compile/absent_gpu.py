@@ -47,7 +47,7 @@ _METHODS = ("new_tensor", "new_empty_strided", *(f"new_{kind}" for kind in _KIND
 
 
 class Memory:
-    """Makes tensors that a submission asks for in a GPU's memory in the CPU's.
+    """Makes, in the CPU's memory, the tensors that a submission asks for on a GPU.
 
     With `remembers`, those made without naming a GPU count as the CPU's, and empty ones are 0: no
     kernel runs that would fill them, and a file may stop at a NaN that it finds there.

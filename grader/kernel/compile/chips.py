@@ -73,7 +73,7 @@ EVERY_CHIP = {  # what `compile_calls` can be asked for
 
 
 def chip_of(capability: int | None) -> Chip | None:
-    """Return the chip of a capability; if none is listed, the next older one, with its number.
+    """Return the chip of a capability; if it is unlisted, the next older chip, renumbered.
 
     None if there is none.
     """

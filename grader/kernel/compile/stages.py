@@ -30,7 +30,7 @@ MOST_KEPT = 1024
 
 @dataclasses.dataclass(frozen=True)
 class CachedKernel:
-    """The file of a kernel, and the lines that its dots have now, None if those in the file."""
+    """The file of a kernel, and the present lines of its dots, None if they are those in it."""
 
     path: Path
     lines: list[int] | None = None

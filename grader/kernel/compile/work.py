@@ -1,7 +1,7 @@
 """Computes what a launch asks of a chip, from how often each part of its machine code runs.
 
-That is known of the regions of the kernel's text. This module matches the blocks and loops of the
-machine code with regions by the source lines that they come from, and loops by their order, too.
+The counts are known for regions of the kernel's text. This module matches blocks and loops of the
+machine code with them by the source lines that they come from, and loops by their order, too.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def as_bits(value: Tensor) -> Tensor:
     return cast(value, torch.int64) & ((1 << 8 * value.itemsize) - 1)
 
 
-# The originals: in a worker, later ones count a submission's reads or ask for its device.
+# The originals: a worker's replacements count a submission's reads, or ask for its device.
 _numpy, _tolist, _to = torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.to
 full, zeros, ones, arange = torch.full, torch.zeros, torch.ones, torch.arange
 tensor_of, zeros_like = torch.tensor, torch.zeros_like

@@ -25,7 +25,7 @@ _ATTRIBUTES = _HINTS | {"rounding", "propagateNan", "symbol"}
 
 
 def divided(a: Tensor, b: Tensor) -> Tensor:
-    """Divide integers as C does, but the least one by -1 wraps around and kills no process.
+    """Divide integers as C does; the least one by -1 wraps around, where C kills the process.
 
     Division by 0 gives all ones, as on a GPU.
     """

@@ -62,8 +62,8 @@ def offsets(module: Module) -> frozenset[int]:
 def stored_to(module: Module) -> frozenset[int]:
     """Return the kernel's parameters through which it may store, too many rather than too few.
 
-    A loop, a branch or a call passes each pointer to one place, so that a pointer of loads stays
-    apart from a pointer of stores even if one loop moves both.
+    A loop, a branch or a call passes each pointer to one place, so that a pointer that the kernel
+    only loads through stays apart from one that it stores through, even if one loop moves both.
     """
     entry = module.functions[module.entry][0].arguments
     wanted: list[int] = []

@@ -160,7 +160,7 @@ class Accesses:
     def _starts_outside(self, memory: Memory, row: int, env: Env) -> bool:
         """Whether a program's pointer is outside already before a tile's offsets are added.
 
-        The pointer is the last scalar one that another line made than the one that uses it.
+        That pointer is the last scalar one on another line than the operation that uses it.
         """
         made = {value: op for op in self._translation.module.operations for value in op.results}
         value, line = self.pointers, self.op.place.line

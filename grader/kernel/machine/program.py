@@ -251,7 +251,7 @@ class Program(Translation):
         most = min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
         at_once = 1 if self._waits else max(1, most)
         chosen = arange(programs) if only is None else torch.tensor(only)
-        for first in range(0, len(chosen), at_once):  # of an empty grid nothing runs
+        for first in range(0, len(chosen), at_once):  # no pass for an empty grid
             state.take(1)
             some = env.copy()
             some[0] = chosen[first : first + at_once]

@@ -304,7 +304,7 @@ def reduce(op: Operation, translation: Translation) -> Run:
 
 
 def scan(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.scan: combine each element with the one 1 before it, then 2, 4 ..."""
+    """Translate a tt.scan: combine each element with the one before it, then 2, 4 before ..."""
     axis = _axis(op)
     backwards = op.attributes.get("reverse") == "true"
     shapes = [translation.module.type(value).shape for value in op.operands]

@@ -83,8 +83,8 @@ class Seen:
     """A load or a store, of tiles of a `shape` with elements of `width` bytes.
 
     `rounds` has the addresses in bytes, (programs, *shape), of its first rounds, with a mask of the
-    same shape or None. A tensor that is no view begins at a multiple of 512
-    bytes, as PyTorch's do on a GPU.
+    same shape or None. A tensor that is no view begins at a multiple of 512 bytes, as PyTorch's do
+    on a GPU.
     """
 
     op: Operation

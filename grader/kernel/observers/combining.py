@@ -19,7 +19,7 @@ from grader.kernel.observers.trace import STATISTIC, Counter
 
 ELEMENTWISE = elementwise.NAMES | {"arith.bitcast", "tt.bitcast"}
 
-_OPERATIONS = (  # 0: another
+_OPERATIONS = (  # by number, from 1; 0 is any other
     *("arith.subf", "arith.addf", "arith.mulf", "arith.divf", "math.exp2", "math.exp", "tt.dot"),
 )
 # With these alone, without a dot, a kernel can compute scores.

@@ -53,7 +53,7 @@ class Note:
     the mask, and `weights` says whether the tile comes from an exponential. `product` is the index
     of the product that the tile is made of, its line, and its first column. `factors` are the
     tiles, with note, array and type, of an elementwise product. `decided` is the line where scores
-    only chose between two other numbers, 0 if scores are part of the tile.
+    only chose between two other numbers, else 0; `loaded` says that an input was loaded as it is.
     """
 
     axes: tuple[Rows | None, ...]

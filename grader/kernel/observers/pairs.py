@@ -178,7 +178,7 @@ class Pairs:
         """Note pairs of lanes that reach into rows of the next head as unsure.
 
         A kernel may treat all heads as one sequence of rows, mask such pairs and never store their
-        results; or it may mean them.
+        results; or it may use them on purpose.
         """
         rows, columns = (lanes & ~its for lanes, its in zip(every, own, strict=True))
         if rows.any() or columns.any():

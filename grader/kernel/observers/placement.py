@@ -19,7 +19,7 @@ class Placement:
         self._record = record
         self._apart, self._columns = record.arrays["apart"], record.arrays["columns"]
         # By a tensor's address: the product stored there, its line and its first column; for a row
-        # stored astray its line, row and place, whether it is a query's, and the tensor is 3-D.
+        # stored astray line, row and place, whether it is a query's, and whether the tensor is 3-D.
         self._products: dict[int, tuple[int, int, int] | None] = {}
         self._astray: dict[int, tuple[tuple[int, int, int], bool, bool]] = {}
 

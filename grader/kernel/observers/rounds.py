@@ -2,7 +2,7 @@
 
 A round is one tile of keys that the program multiplies its queries with, and the values of the
 kernel's variables at the end of that round of the loop. Worker and judge map the same memory, as
-for trace.py; the judge copies it, and ignores numbers that cannot be.
+for trace.py; the judge copies it, and ignores impossible numbers.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Rounds:
 
     `queries` are rows of q over batch and heads, -1 past the end; `keys` rows of k likewise, one
     line per round. `taken` says which pairs had a weight that was not masked, in the round's
-    product with V. `table` has the columns of `ROUND`, `loads`, by round, those of `LOAD`.
+    product with V. `table` has the columns of `_ROUND`, `loads`, by round, those of `LOAD`.
     """
 
     kernel: str
@@ -137,7 +137,7 @@ class Rounds:
 
     @classmethod
     def of(cls, shape: RoundsShape, memory: np.ndarray) -> Rounds | None:
-        """Copy the rounds out of shared memory; None if there are none, or their size cannot be."""
+        """Copy the rounds out of shared memory; None if there are none, or their head is bad."""
         arrays = shape.arrays(memory)
         (numbers,) = _counts(arrays["head"]).tolist()
         head = dict(zip(_HEAD.names, numbers, strict=True))

@@ -1,7 +1,7 @@
 """What a call's kernels did, as the worker saw it on the machine: a block of fixed layout.
 
 Worker and judge map the same memory. The worker counts in it; the judge copies it, and ignores
-numbers that cannot be: see `grader.checks.counted_pairs`.
+impossible numbers: see `grader.checks.counted_pairs`.
 
 Queries are numbered over batch, query head and row; keys of one kv head by row.
 """
@@ -213,7 +213,7 @@ class Trace:
     `visits` counts, per kernel, the tiles of scores that a pair of a query and a key was in (in a
     row sum: the reads of an element of x). Per product, `takes` counts how often the pair's weight
     was in it unmasked; `met` marks the pairs of its tiles, masked or not, and `unsure` pairs of
-    lanes that are rows of the next head, which the kernel may not mean; `twice` marks pairs taken
+    lanes that are rows of the next head, which the kernel may discard; `twice` marks pairs taken
     more than once in one launch. `masks` is 1 for a pair that a mask kept, 2 if the mask replaced
     its score by a number that hides nothing, 3 if a number of its row made the score so low that it
     looks masked.
