@@ -8,9 +8,9 @@ from grader.kernel.lines import kernel_line
 
 
 class LaunchCounter:
-    """Counts the kernels that are launched, whatever launches them; while `idle` none runs.
+    """Counts the launches of Triton kernels; while `idle` it runs none of them.
 
-    `lines` are those of the kernels of the file at `path`.
+    `lines` are the `def` lines of these kernels, 0 for one outside the file at `path`.
     """
 
     def __init__(self, path: str) -> None:
@@ -34,7 +34,7 @@ class LaunchCounter:
 
 
 def skip_while_idle(launches: Any) -> None:
-    """While `launches` is `idle`, count launches and their lines there; no kernel is translated."""
+    """Count launches and lines in `launches` while it is `idle`, and translate no kernel."""
     from triton.runtime import jit
 
     launch = jit.JITFunction.run

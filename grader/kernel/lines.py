@@ -1,4 +1,4 @@
-"""Finds the line of the submission that is running, and that of a kernel. In the worker."""
+"""Finds the running line of the submission, and the line of a kernel. In the worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grader.base import functions
 
 
 def running_line(path: str) -> int:
-    """Return the line of the file at `path` that is running, the innermost; 0 if none is."""
+    """Return the innermost running line of the file at `path`, 0 if none runs."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != path:
         frame = frame.f_back
@@ -20,9 +20,9 @@ def running_line(path: str) -> int:
 
 
 def kernel_line(kernel: Any, path: str) -> int:
-    """Return the line of `def` of a kernel that is compiled, 0 where it is not of that file.
+    """Return the line of a compiled kernel's `def`, 0 if it lies outside the file at `path`.
 
-    By its code: the lists in which Triton keeps the kernel's text are in the file's reach.
+    Its code object tells: the submission could change the text that Triton stores.
     """
     code = kernel.fn.__code__
     if code.co_filename != path:
@@ -32,17 +32,17 @@ def kernel_line(kernel: Any, path: str) -> int:
 
 
 def function_at(path: str, line: int) -> str:
-    """Return the name of the innermost function of the file at `path` that a line is in."""
+    """Return the name of the innermost function around a line of the file at `path`."""
     found = [f for f in _functions(path).values() if f.lineno <= line <= (f.end_lineno or 0)]
     return max(found, key=lambda f: f.lineno).name if found else "<module>"
 
 
 def read_as_written(path: str) -> None:
-    """Let Triton compile of the file at `path` what the source policy has read, from now on.
+    """Let Triton compile, of the file at `path`, only what the source policy has read.
 
-    That is a function of which the text says triton.jit. Triton looks for a line that begins as a
-    function of that name does, which may be one of a text, or takes what stands beside a lambda.
-    What it reads else is refused with a TypeError.
+    Those are the functions whose text says triton.jit. Triton itself searches for a line that looks
+    like the start of that function, which may lie in a string, or takes the text beside a lambda.
+    Any other text raises a TypeError.
     """
     from triton.runtime import jit
 
@@ -54,7 +54,7 @@ def read_as_written(path: str) -> None:
 
     def parsed(this: Any) -> ast.Module:
         tree = parse(this)
-        code, text = this.fn.__code__, vars(this).get("_src")  # which is what Triton parses
+        code, text = this.fn.__code__, vars(this).get("_src")  # the text that Triton parses
         key = (code, text, isinstance(this, jit.JITFunction)) if type(text) is str else None
         if code.co_filename != path or (key and key in read):
             return tree
@@ -73,14 +73,14 @@ def read_as_written(path: str) -> None:
 
 
 def _text(function: ast.FunctionDef) -> str:
-    """Return what a function says, without its decorators and without the spaces of its texts."""
+    """Return a function's syntax tree as text, without decorators and white space in strings."""
     parts = ast.dump(function.args), *map(ast.dump, function.body)
     return function.name + "".join(re.sub(r"\\n|\s", "", part) for part in parts)
 
 
 @functools.lru_cache(maxsize=1)
 def _functions(path: str) -> dict[tuple[str, int], ast.FunctionDef]:
-    """Return each function by its name and its first line, that of a decorator perhaps."""
+    """Return each function by its name and its first line, which may be a decorator's."""
     with open(path, "rb") as file:
         nodes = functions.walk(ast.parse(file.read()))
     found = [n for n in nodes if isinstance(n, ast.FunctionDef)]

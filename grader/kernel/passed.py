@@ -1,4 +1,4 @@
-"""Finds the tensors among the arguments of a launch, and what they are to PyTorch. In a worker."""
+"""Finds the tensors among a launch's arguments, without the submission's code. In a worker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def tensors_of(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of an argument by their places, those in tuples and of descriptors too.
+    """Yield each tensor of an argument with its name, also from tuples and descriptors.
 
-    No code of the file is called, and a tensor without addresses is left out: an error of either
-    would pass for the judge's.
+    The function calls no code of the submission and skips tensors without addresses: an error of
+    either would look like one of the judge's.
     """
     if isinstance(value, tuple):
         for index, part in enumerate(tuple.__iter__(value)):
@@ -25,10 +25,10 @@ def tensors_of(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor without methods of its own or of its class, which may be the submission's."""
+    """Return a tensor as a plain torch.Tensor, without methods that may be the submission's."""
     if type(tensor) is torch.Tensor and not vars(tensor):
         return tensor
     made = torch.Tensor.as_subclass(tensor, torch.Tensor)
-    if type(made) is not torch.Tensor:  # its class answers in PyTorch's place
+    if type(made) is not torch.Tensor:  # its __torch_function__ overrides the conversion
         raise TypeError(f"got a {type(tensor).__name__}, expected a tensor with memory of its own")
     return made

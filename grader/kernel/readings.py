@@ -1,12 +1,12 @@
-"""Notes what leaves PyTorch as numbers of Python without an operator: .tolist(). In a worker.
+"""Notes reads of tensors into Python without an operator, such as .tolist(). In a worker.
 
-The methods themselves are replaced, before a submission can name them. A mode of PyTorch's would
-not do: none is on while a function that it has seen runs the code of an argument's class, and who
-entered a mode earlier may take the latest off.
+The module replaces the methods themselves before a submission can name them. A PyTorch mode would
+miss reads: it is off while a function that it intercepted runs the code of an argument's class, and
+code that entered a mode earlier can remove the latest one.
 
-The text of a tensor has no values, in any call: it does not tell which one is noted. To write it
-PyTorch takes all modes off, and asks the tensor, whose class may be the submission's. Only print()
-shows them, to a person.
+The repr of a tensor has no values, in any call, so that it does not reveal which call is noted.
+PyTorch writes a repr with all modes off, and asks the tensor, whose class may be the submission's.
+Only print() shows values, to a person.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-# In them a tensor's values leave PyTorch whole; an operator is no part of it on a CPU.
+# Methods that hand all values of a tensor to Python; on a CPU they run no operator.
 _WHOLE = ("__array__", "__dlpack__", "apply_", "map2_", "map_", "numpy", "tolist")
 _numpy = torch.Tensor.numpy
-_numel = torch.Tensor.numel  # whatever becomes of the class
+_numel = torch.Tensor.numel  # even if a submission replaces the method
 _noting: list[Callable[[int, str], None]] = []  # at most one
 _revealing: list[Callable[[torch.Tensor], None]] = []  # at most one
 _printing: list[Callable[[tuple[Any, ...], dict[str, Any]], bool]] = []  # at most one
@@ -29,17 +29,17 @@ _installed = threading.Event()
 
 
 def as_numpy(tensor: torch.Tensor) -> Any:
-    """Return a tensor's values for the judge itself: not counted.
+    """Return a tensor's values for the judge itself, uncounted.
 
-    Nor where a file has left a mode on, as `torch.set_default_device` is one: it would ask for the
-    method by its name, which is the counted one.
+    A mode that a file has left on, as `torch.set_default_device` does, would look the method up by
+    its name, and so call the counted one.
     """
     with torch._C.DisableTorchFunction():
         return _numpy(tensor)
 
 
 def install() -> None:
-    """Replace the methods in this process; once is enough."""
+    """Replace the methods in this process, once."""
     if _installed.is_set():
         return
     _installed.set()
@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def note(reads: Callable[[int, str], None] | None) -> None:
-    """Call `reads` with how many elements are read, and how, from now on; None: nothing."""
+    """Call `reads` with the number of elements and the method of each later read; None stops it."""
     _noting[:] = [reads] if reads else []
 
 
@@ -69,7 +69,7 @@ def _reveal(tensor: Any) -> None:
 
 
 def tell(elements: int, how: str) -> None:
-    """Say that elements of a tensor are read into Python, and how."""
+    """Report that Python reads so many elements of a tensor, and how."""
     for reads in _noting:
         reads(elements, how)
 
@@ -83,7 +83,7 @@ def _counted(method: Any, name: str) -> Any:
     def read(this: Any, *args: Any, **kwargs: Any) -> Any:
         tell(_elements(this), f".{name}()")
         _reveal(this)
-        with torch._C.DisableTorchFunction():  # by which it would be counted once more
+        with torch._C.DisableTorchFunction():  # which would count it once more
             return method(this, *args, **kwargs)
 
     return read
@@ -99,9 +99,9 @@ def _without_values(method: Any) -> Any:
 
 
 def print_by(write: Callable[[tuple[Any, ...], dict[str, Any]], bool]) -> None:
-    """Call `write` with the arguments of a print() that has a tensor among them, from now on.
+    """Call `write` with the arguments of each later print() of a tensor.
 
-    It says whether it has written them.
+    `write` returns whether it has written them.
     """
     _printing[:] = [write]
 

@@ -1,1 +1,1 @@
-"""Kernels compiled for chips, on a machine that need not have one."""
+"""Compiles kernels for chips, on a machine that need not have one."""

@@ -1,18 +1,19 @@
-"""Makes a process believe that it has a GPU: what a submission asks about it has an answer.
+"""Makes a process believe that it has a GPU, and answers what a submission asks about it.
 
-Where kernels are compiled, all is as on a GPU (`install`). Every tensor says that it lies there and
-lies in the CPU's memory, so that PyTorch computes as ever, forward and backward, with values that
-may be looked at. Only the tensors that the submission makes itself without naming a device are
-remembered as the CPU's: a kernel cannot reach those. Triton asks a driver for device and target.
+To compile kernels, `install` pretends that there is a whole GPU. Every tensor claims to lie on it,
+but lies in the CPU's memory, so that PyTorch computes as usual, forward and backward, with real
+values. Only tensors that the submission makes without naming a device count as the CPU's: a kernel
+cannot reach those. Triton asks a driver for device and target.
 
-Where kernels run on the machine, what is asked about the GPU is answered (`answer`): files ask for
-its device, capability and multiprocessors, make it current, wait for it, and assert that tensors
-lie on it. Tensors stay on the CPU, say so of their device, and are where kernels need them: that is
-what `is_cuda` is asked for. `torch.cuda.is_available()` stays true to the facts.
+To run kernels on the machine, `answer` only answers questions: submissions ask for the GPU's
+device, capability and multiprocessors, make it current, wait for it, and assert that tensors lie on
+it. Tensors stay on the CPU and name it as their device, but `is_cuda` is true, because they are
+where kernels need them. `torch.cuda.is_available()` tells the truth.
 
-Installed once in a process of its own, before the submission is imported. FakeTensorMode and tensor
-subclasses with a CUDA device need a CUDA build of torch for a backward pass (torch 2.13: "PyTorch
-is not linked with support for cuda devices" ends the process), and FakeTensorMode has no values.
+A process of its own calls one of them once, before it imports the submission. FakeTensorMode and
+tensor subclasses with a CUDA device need a CUDA build of torch for a backward pass (torch 2.13:
+"PyTorch is not linked with support for cuda devices" ends the process), and FakeTensorMode has no
+values.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from grader.kernel.compile.chips import CHIPS, MAX_THREADS, Chip
 
 _DEVICE = torch.device("cuda", 0)
 _MAX_REMEMBERED = 256
-# Of torch.cuda, what the source policy opens and what fails or misleads without a GPU.
+# Names of torch.cuda that the source policy allows, and that fail or mislead without a GPU.
 _ASKED = (
     *("current_device", "current_stream", "device", "device_of", "synchronize"),
     *("get_device_capability", "get_device_name", "get_device_properties", "is_bf16_supported"),
@@ -46,19 +47,19 @@ _METHODS = ("new_tensor", "new_empty_strided", *(f"new_{kind}" for kind in _KIND
 
 
 class Memory:
-    """The CPU's memory in the place of a GPU's: tensors that are asked for there are made here.
+    """Makes, in the CPU's memory, the tensors that a submission asks for on a GPU.
 
-    With `remembers` those that a file makes without naming a GPU are the CPU's, and empty ones are
-    0: no kernel runs that would fill them, and a file may stop at a NaN that it finds there.
+    With `remembers`, those made without naming a GPU count as the CPU's, and empty ones are 0: no
+    kernel runs that would fill them, and a file may stop at a NaN that it finds there.
     """
 
     def __init__(self, *, remembers: bool) -> None:
         self._remembers = remembers
-        # A storage that is held cannot give its address to another.
+        # By address; a held storage cannot give its address to another.
         self._on_cpu: dict[int, Any] = {}
 
     def install(self, put: Callable[[Any, str, Any], None] = setattr) -> None:
-        """Replace what makes and moves tensors, from now on."""
+        """Replace the functions that make and move tensors."""
         places = [(torch, name) for name in (*_FACTORIES, *_ALIKE)]
         for place, name in (*places, *((torch.Tensor, name) for name in _METHODS)):
             put(place, name, self._made(getattr(place, name), name))
@@ -111,7 +112,7 @@ class Memory:
 
 
 def install(chip: Chip, bench: Callable[..., list[float]] | None = None) -> Memory:
-    """Pretend that `chip` is there; return what remembers the tensors that do not lie on it.
+    """Pretend that `chip` is there; return the memory, which knows the tensors that are the CPU's.
 
     `bench` is called with a launch that the autotuner would time, and returns milliseconds.
     """
@@ -128,7 +129,7 @@ def install(chip: Chip, bench: Callable[..., list[float]] | None = None) -> Memo
 
 
 def answer() -> None:
-    """Answer as the older of the chips that kernels are compiled for, from now on."""
+    """Answer questions about a GPU as the oldest chip that kernels are compiled for."""
     from triton.runtime import driver
 
     chip = CHIPS[min(CHIPS)]
@@ -139,7 +140,7 @@ def answer() -> None:
 
 
 class Driver:
-    """What Triton 3.6 to 3.9 ask of the driver of a GPU, where it does not compile itself.
+    """What Triton 3.6 to 3.9 ask of a GPU's driver when another compiler replaces its own.
 
     `tensors` is the device on which tensors say that they lie.
     """
@@ -182,7 +183,7 @@ class Driver:
 
 
 class _Handle:
-    """A CUDA stream, the context in which it is current, or an event: a millisecond passes."""
+    """A CUDA stream, the context that makes it current, or an event, 1 ms from any other."""
 
     cuda_stream = 0
     device = _DEVICE
@@ -257,10 +258,10 @@ def _is_gpu(value: Any) -> bool:
 
 
 def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what a function gives in the CPU's memory, where it is asked for a GPU's."""
+    """Call a function with the CPU's memory in the place of a GPU's."""
     return function(*map(in_memory, args), **{n: in_memory(v) for n, v in kwargs.items()})
 
 
 def in_memory(value: Any) -> Any:
-    """Return the CPU's memory in the place of a GPU's."""
+    """Return the CPU in the place of a GPU, any other argument as it is."""
     return torch.device("cpu") if _is_gpu(value) else value

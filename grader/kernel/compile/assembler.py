@@ -1,7 +1,7 @@
 """Says in one sentence what NVIDIA's assembler (ptxas) refused, and in which line. In the worker.
 
-Triton raises all that ptxas printed, and how to run it again. The assembler speaks of lines of PTX,
-in which `.loc` tells the line of the source that each instruction comes from.
+Triton raises all that ptxas printed, with the command to repeat it. ptxas names lines of PTX, whose
+`.loc` directives give the source line of each instruction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENDED = (
     (r"failed with error code (-?\d+)", "failed on the kernel with error code {0}"),
 )
 _NUMBER = r"(0x[0-9a-fA-F]+|\d+)"
-# What ptxas of CUDA 12 and 13 says, and what follows on "NVIDIA's assembler ".
+# Messages of ptxas of CUDA 12 and 13, and the text to follow "NVIDIA's assembler ".
 _SENTENCES = (
     (
         rf"uses too much (\w+) data \({_NUMBER} bytes.*?, {_NUMBER} max",
@@ -50,12 +50,12 @@ _SENTENCES = (
 
 
 def is_refusal(text: str) -> bool:
-    """Whether a text is what Triton raises when the assembler fails, or holds it."""
+    """Whether a text contains what Triton raises when the assembler fails."""
     return "PTXAS error: " in text or "`ptxas` stderr:" in text
 
 
 def sentence(text: str) -> str:
-    """Return what was refused, in words that need no assembler to be understood."""
+    """Return what the assembler refused, in words that need no knowledge of assembly."""
     errors = [match[3].strip() for match in _ERROR.finditer(text)]
     causes = [error for error in errors if not error.startswith(_NO_CAUSE)]
     for cause in causes:
@@ -77,7 +77,7 @@ def detail(text: str) -> str:
 def line_of(text: str, path: str) -> int:
     """Return the line of the file at `path` that the refused instruction comes from, 0 if unknown.
 
-    Triton leaves the PTX that could not be assembled where the message says.
+    The message names the file in which Triton leaves the refused PTX.
     """
     for match in _ERROR.finditer(text):
         if match[1] is not None and not match[3].startswith(_NO_CAUSE):
@@ -113,9 +113,9 @@ def _read(ptx: str) -> list[str]:
 
 
 def _source_line(rows: list[str], number: int, path: str) -> int:
-    """Return the line that the last `.loc` at or before line `number` of the PTX is of.
+    """Return the source line of the last `.loc` at or before line `number` of the PTX.
 
-    Of a function that was inlined `inlined_at` names the caller; only the innermost is reported.
+    In an inlined function that is its innermost line, not its caller's, which `inlined_at` has.
     """
     files = {}
     for row in rows:

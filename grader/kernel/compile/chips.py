@@ -13,17 +13,17 @@ from grader.base.chip_name import JUDGED, chip_name, is_amd
 
 MAX_THREADS = 1024  # of one program
 _PARTITIONS = 4  # each has a quarter of a multiprocessor's registers
-_REGISTER_UNIT = 256  # registers are handed to a warp in such pieces
+_REGISTER_UNIT = 256  # a warp gets multiples of so many registers
 _SHARED_UNIT = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One GPU; `shared_bytes` is that of a multiprocessor, `registers` and `threads` too.
+    """One GPU; `shared_bytes`, `registers` and `threads` are those of a multiprocessor.
 
-    Of one of AMD's `capability` is the number of its architecture: 942 is gfx942.
-    `program_shared_bytes` is what one program may ask for, `programs` how many may share a
-    multiprocessor at the most. CUDA takes `reserved_bytes` of shared memory for each program.
+    The `capability` of an AMD GPU is the number of its architecture: 942 is gfx942.
+    `program_shared_bytes` is the most that one program may use, `programs` the most that may share
+    a multiprocessor. CUDA reserves `reserved_bytes` of shared memory for each program.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Chip:
 
     @property
     def compute_capability(self) -> tuple[int, int]:
-        """Major and minor number, which PyTorch tells of AMD's chips too."""
+        """Major and minor number, which PyTorch gives for AMD's chips, too."""
         return divmod(self.capability // 10 if is_amd(self.capability) else self.capability, 10)
 
     @property
@@ -73,9 +73,9 @@ EVERY_CHIP = {  # what `compile_calls` can be asked for
 
 
 def chip_of(capability: int | None) -> Chip | None:
-    """Return the chip of a capability; where it is not listed, the next older one under its name.
+    """Return the chip of a capability; if it is unlisted, the next older chip, renumbered.
 
-    None where there is none.
+    None if there is none.
     """
     if capability in EVERY_CHIP or capability is None:
         return EVERY_CHIP.get(capability or 0)
@@ -90,7 +90,7 @@ CHIPS = {capability: EVERY_CHIP[capability] for capability in JUDGED}
 def resident_programs(
     chip: Chip, *, num_warps: int, registers: int, shared_bytes: int
 ) -> tuple[int, str]:
-    """Return how many programs run on a multiprocessor at a time, and what allows no more.
+    """Return how many programs run on a multiprocessor at a time, and what limits them.
 
     Args:
         num_warps: warps of one program.

@@ -38,7 +38,7 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     line = 0
     for cause in chain:  # the innermost cause that passes through the submission's file wins
         line = _read_line(cause, path) or _line_in(cause, path) or line
-    # What the judge says is not measured, whatever a file has made of it: its class tells why.
+    # NotMeasured counts even if a file has raised another error from it: its class tells why.
     shown = next((e for e in chain if isinstance(e, NotMeasured)), error)
     text = _text(shown)
     status = _status(error, chain, text, path, importing)
@@ -64,15 +64,15 @@ def explain(nonce: int, error: BaseException, path: str, *, importing: bool) -> 
     _print_traceback(chain, shown, raw, path)
     kind = shown.how if isinstance(shown, OutOfBounds) else _name(shown)
     if isinstance(shown, ValueError) and _raised_in(shown, path):
-        kind = "ValueError"  # or a class of the submission's own below it, which is one
+        kind = "ValueError"  # even if it is a subclass of the submission's
     sizes = shapes.shapes_of(chain, path) if status in _OF_SHAPES else ""
     return Reply(nonce, status, line, error_type=kind, text=text, shapes=sizes)
 
 
 def unexplained(nonce: int, raised: BaseException) -> Reply:
-    """Return the reply for an error that raises another when it is looked at.
+    """Return the reply for an error that raises another, `raised`, when `explain` reads it.
 
-    That is a MemoryError where the submission has left no memory to look at its own.
+    `raised` is a MemoryError if the submission has left no memory to read its own error.
     """
     if isinstance(raised, MemoryError):
         return Reply(nonce, Status.OUT_OF_MEMORY, error_type="MemoryError")
@@ -111,13 +111,13 @@ def _status(
 
 def _text(value: Any) -> str:
     try:
-        return "".join([str(value)])  # a str, where that is a class of the submission's own
+        return "".join([str(value)])  # a plain str, even if str() returns a subclass
     except BaseException as error:  # the submission's own __str__
         return f"(its text cannot be read: {_name(error)})"
 
 
 def _plain(text: str) -> str:
-    """Return an error as Python shows it, where Triton tells its repr: NameError('x is ...')."""
+    """Return an error as Python shows it, where Triton gives its repr: NameError('x is ...')."""
     match = re.fullmatch(r"(\w+)\((['\"])(.*?)\2,?\)", text, re.DOTALL)
     return f"{match[1]}: {match[3]}" if match else text
 
@@ -137,7 +137,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _compiling(chain: list[BaseException]) -> list[Any]:
-    """Return the errors that Triton raises of what it compiles."""
+    """Return the errors that Triton raises about code that it compiles."""
     return [e for e in chain if hasattr(e, "node") and hasattr(e, "error_message")]
 
 
@@ -186,11 +186,11 @@ def _source_line(path: str, number: int) -> str:
 
 
 def _print_traceback(chain: list[BaseException], shown: Any, text: str, path: str) -> None:
-    """Print how the submission's own code came to the error, without harness and libraries."""
+    """Print the submission's own frames of the error, without harness and libraries."""
     with contextlib.suppress(Exception):  # sys.stderr is in the submission's hands
         frames: list[traceback.FrameSummary] = []
         for cause in chain:
-            # Without columns: how a call of several lines is marked is another in each Python.
+            # Without columns: each Python marks a call over several lines in another way.
             frames += [
                 traceback.FrameSummary(f.filename, f.lineno, f.name)
                 for f in traceback.extract_tb(cause.__traceback__)

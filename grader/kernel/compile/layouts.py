@@ -3,7 +3,7 @@
 A layout is written as Triton's linear layouts are: an element's place is the exclusive or of one
 base for each bit that is set in the numbers of its register, its lane and its warp. Source: the
 header include/triton/Tools/LinearLayout.h of Triton 3.6, and Dialect/TritonGPU/IR of its encodings.
-Triton's own bindings end the process on what they do not know.
+Triton's own bindings end the process on a layout that they do not know.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Bases = dict[str, list[tuple[int, ...]]]
 
 
 class UnknownLayout(NotMeasured):
-    """A layout is of a kind whose lanes are not known here."""
+    """A layout is of a kind that this module cannot read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ def elements(encoding: str, shape: Sequence[int]) -> torch.Tensor:
 
 
 def bases_of(encoding: str, shape: Sequence[int]) -> Bases:
-    """Return the bases of registers, lanes and warps for a tile, those of warps that repeat too."""
+    """Return the bases of registers, lanes and warps for a tile, repetitions by warps included."""
     if match := _SLICE.fullmatch(encoding):
         dim = int(match[1])
         whole = bases_of(match[2], (*shape[:dim], 1, *shape[dim:]))
@@ -115,7 +115,7 @@ def bases_of(encoding: str, shape: Sequence[int]) -> Bases:
 
 
 class _Grown:
-    """Bases that cover a larger and larger part of a tile, and repeat it where it is covered."""
+    """Bases that cover a growing part of a tile, and repeat elements beyond the tile's size."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.bases: Bases = {"register": [], "lane": [], "warp": []}
@@ -123,20 +123,20 @@ class _Grown:
         self._shape = shape
 
     def add(self, part: str, times: Sequence[int], order: Sequence[int]) -> None:
-        """Lay `times` of what is covered beside each other, along the axes in their order."""
+        """Repeat the covered part `times` along each axis, in the order of the axes."""
         for axis in order:
             for _ in range(times[axis].bit_length() - 1):
                 self._put(part, tuple(self.size[axis] * (axis == n) for n in range(len(self.size))))
                 self.size[axis] *= 2
 
     def give(self, part: str, texts: Sequence[str]) -> None:
-        """Add bases as they are written."""
+        """Add bases from their texts."""
         for base in map(_numbers, texts):
             self._put(part, base)
             self.size = [max(old, 2 * at) for old, at in zip(self.size, base, strict=True)]
 
     def fill(self, order: Sequence[int]) -> None:
-        """Let registers hold what is left of the tile."""
+        """Let registers cover the rest of the tile."""
         left = [max(1, all_ // size) for all_, size in zip(self._shape, self.size, strict=True)]
         self.add("register", left, order)
 

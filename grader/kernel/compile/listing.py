@@ -31,14 +31,14 @@ _BYTES = re.compile(r"\.(?:[US])?(8|16|32|64|128)\b")
 _MATRICES = re.compile(r"\.M(?:T)?\d+(?:\.(\d))?")
 _REGISTER = re.compile(r"\bR(\d+)\b")
 _LANES = 32
-# Of the special-function units, at a quarter of the rate.
+# On the special-function units, at a quarter of the rate.
 _SPECIAL = ("MUFU", "I2F", "F2I", "F2F", "POPC", "FLO", "FRND")
 _FUSED = ("FFMA", "FMUL", "FADD", "HFMA2", "HMUL2", "HADD2")
 _UNCOUNTED = ("NOP", "BSSY", "BSYNC", "EXIT", "WARPSYNC")
 _WAITS = ("BAR", "DEPBAR", "LDGDEPBAR", "WARPGROUP", "MEMBAR", "FENCE", "SYNCS")
 _SHARED = ("LDS", "STS", "LDSM", "STSM", "ATOMS")
 _GLOBAL = ("LDG", "STG", "LDGSTS", "LD", "ST")
-# Atomics and spills among them: a model of what they cost there is not.
+# Counted as issued only; the model lacks the costs of the atomics and spills among them.
 _ISSUED_ALONE = ("BRA", "S2R", "LDC", "R2UR", "RED", "ATOM", "ATOMG", "REDG", "LDL", "STL")
 
 
@@ -51,7 +51,7 @@ class Mix:
     `issued`: instructions in all; `shared_bytes`: to and from shared memory, lanes that exchange
     values included; `global_bytes`, without atomics and spills, and of these `narrow_bytes`, read
     or written with less than four bytes a lane; `waits`: barriers; `fetches`: loads into registers,
-    and of a block the times that a warp waits for some.
+    in a block the number of times that a warp waits for some.
     """
 
     macs: float = 0.0
@@ -76,10 +76,10 @@ class Mix:
 
 @dataclasses.dataclass
 class Straight:
-    """Instructions that run one behind the other, of the lines of files that they come from."""
+    """Instructions that run in order, by the source lines that they come from."""
 
     first: int  # number of its first instruction
-    fetches: int = 0  # times that it waits for what it has loaded
+    fetches: int = 0  # how often it waits for its loads
     lines: collections.Counter[tuple[str, int]] = dataclasses.field(
         default_factory=collections.Counter
     )
@@ -109,7 +109,7 @@ class Listing:
 def listing(cubin: bytes, kernel: str, folder: Path) -> Listing | None:
     """Return the code of `kernel`; None where it cannot be disassembled.
 
-    In `folder` is kept what the disassembler made of these bytes.
+    `folder` caches the disassembly of these bytes.
     """
     text = _disassembled(cubin, folder / f"{hashlib.sha256(cubin).hexdigest()}.sass")
     section = text.partition(f".section\t.text.{kernel},")[2]
@@ -117,7 +117,7 @@ def listing(cubin: bytes, kernel: str, folder: Path) -> Listing | None:
 
 
 def _disassembled(cubin: bytes, kept: Path) -> str:
-    """Return what the disassembler makes of a cubin, now or when it was `kept`; "" if it fails."""
+    """Return the disassembly of a cubin, which the file `kept` caches; "" if it fails."""
     from triton import knobs
 
     with contextlib.suppress(OSError, ValueError, zlib.error):
@@ -172,7 +172,7 @@ def read(text: str) -> Listing:
                 access = "store" if name.startswith("ST") else "load"
                 block.widths[line, access, int(more.global_bytes) // _LANES] += 1
             used = {int(number) for number in _REGISTER.findall(operands)}
-            if loading & used:  # those that are under way together arrive together
+            if loading & used:  # loads under way together arrive together
                 block.fetches += 1
                 loading = set()
             if more.fetches and (match := _REGISTER.match(operands)):
@@ -189,7 +189,7 @@ def read(text: str) -> Listing:
 
 
 def _counts(blocks: list[Straight]) -> bool:
-    """Whether blocks do anything: code ends with a branch to itself."""
+    """Whether blocks do anything, unlike the branch to itself at the end of code."""
     return any(block.mix.issued > 1 for block in blocks)
 
 

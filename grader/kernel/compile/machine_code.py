@@ -1,8 +1,8 @@
-"""Reads what became of a kernel: registers, spills, and which instructions its dots turned into.
+"""Reads the figures of a compiled kernel: registers, spills, and the instructions of its dots.
 
-Registers come out of the machine code (cuobjdump is part of Triton) or of AMD's assembly, spills of
-NVIDIA's assembler's log, dots out of the TTGIR, which is the last stage that still knows both the
-dot and its line.
+Registers come from the machine code (cuobjdump is part of Triton) or from AMD's assembly, spills
+from the log of NVIDIA's assembler, dots from the TTGIR, the last stage that has both a dot and its
+line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CUOBJDUMP_S = 20.0
 def usage(cubin: bytes) -> dict[str, int]:
     """Return `registers` and `stack_bytes` per thread of machine code.
 
-    Functions that are not inlined have figures of their own: the largest count.
+    Functions that are not inlined have figures of their own: the largest ones count.
     """
     from triton import knobs
 
@@ -36,7 +36,7 @@ def usage(cubin: bytes) -> dict[str, int]:
             file.flush()
             command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_CUOBJDUMP_S)
-    except (OSError, RuntimeError, subprocess.SubprocessError):  # not there: nothing is known
+    except (OSError, RuntimeError, subprocess.SubprocessError):  # cuobjdump is absent or fails
         return {}
     found = [(int(registers), int(stack)) for registers, stack in _USAGE.findall(done.stdout)]
     if not found:
@@ -45,18 +45,18 @@ def usage(cubin: bytes) -> dict[str, int]:
 
 
 def amd_usage(assembly: str) -> dict[str, int]:
-    """Return the same of AMD's assembly, which says it at its end."""
+    """Return the same from the end of AMD's assembly."""
     found = {name: int(count) for name, count in _AMD_USAGE.findall(assembly)}
     names = {"registers": "vgpr_count", "stack_bytes": "private_segment_fixed_size"}
     return {ours: found[theirs] for ours, theirs in names.items() if theirs in found}
 
 
-# By the last stage that is of use.
+# By the compiler's stage whose result they read.
 USAGE: dict[str, Callable[[Any], dict[str, int]]] = {"cubin": usage, "amdgcn": amd_usage}
 
 
 def spills(log: str) -> dict[str, int]:
-    """Return bytes that a thread stores and loads for lack of registers, as ptxas -v says them."""
+    """Return the bytes a thread stores and loads for lack of registers, from ptxas -v."""
     found = [(int(stores), int(loads)) for stores, loads in _SPILLS.findall(log)]
     if not found:
         return {}

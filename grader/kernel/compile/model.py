@@ -1,8 +1,8 @@
 """Predicts how long a launch takes, from what its programs ask of a chip.
 
-Each program lasts as long as the units of its multiprocessor need for it and for those beside it,
-or as its own chain of instructions takes, whichever is longer, smoothly. Programs are handed out in
-order to multiprocessors as these become free. Memory has its own time. `python -m
+A program lasts as long as the units of its multiprocessor need for it and for those beside it, or
+as its own chain of instructions takes: the time is a smooth maximum of both. Multiprocessors take
+programs in order as they become free. Memory has its own time. `python -m
 benchmarks.predicting` fits the constants; docs/records/predicted-h100-2026-11-27.json has kernels,
 times and errors, and docs/predict.md says how good it is.
 """
@@ -52,11 +52,11 @@ GPUS = (
 
 @dataclasses.dataclass(frozen=True)
 class Constants:
-    """Fitted: cycles of a unit or of a wait.
+    """The fitted constants: cycles of a unit or of a wait.
 
-    `memory` is the share of the data sheet's bandwidth that is reached; `overlap` and `hiding` are
-    the powers by which units, and units and a program's own chain, add up: 1 one behind the other,
-    infinite at the same time.
+    `memory` is the share of the data sheet's bandwidth that a kernel reaches; `overlap` and
+    `hiding` are the powers in the sums of units, and of units and a program's own chain: with 1
+    times add up, with infinity the longest one remains.
     """
 
     tensor: float = 1.02
@@ -78,18 +78,18 @@ FITTED = Constants()
 _MEMORY_POWER = 8.0
 _MOST_SECTORS = 2.0  # times those that the bytes of requests need
 _LEAST_FOUND, _MOST_NARROW, _MOST_STORED = 0.9, 0.5, 2.0
-# What a unit is called where it is what bounds a kernel.
+# The names of units in reports of what bounds a kernel.
 UNITS = ("tensor cores", "exp2 and other special functions", "arithmetic besides dots",
          "issue slots", "shared memory")  # fmt: skip
 
 
 class CannotTell(NotMeasured):
-    """The model has not seen kernels of this kind."""
+    """The model does not cover kernels of this kind."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Launched:
-    """What is known of a launch beside its work; `tensor_bytes` are those of its arguments."""
+    """The figures of a launch besides its work; `tensor_bytes` are those of its arguments."""
 
     num_warps: int
     registers: int
@@ -108,7 +108,7 @@ class Time:
 
 
 def expect_known(work: Work, launched: Launched) -> None:
-    """Raise CannotTell where a launch is of a kind that the model does not cover."""
+    """Raise CannotTell if a launch is of a kind that the model does not cover."""
     total = Mix()
     for mix, size in zip(work.mixes, work.sizes.tolist(), strict=True):
         total += mix * (size * launched.num_warps)
@@ -130,9 +130,9 @@ def expect_known(work: Work, launched: Launched) -> None:
 
 
 def expect_coalesced(found: Mapping[Requests, float], path: str) -> None:
-    """Raise CannotTell where requests, of which there are so many each, take sectors in vain.
+    """Raise CannotTell if requests, with the count of each, take too many needless sectors.
 
-    `path` is the submission's file. What caches keep of such sectors is not modelled.
+    `path` is the submission's file. The model does not know which such sectors caches hold.
     """
     taken = sum(one.sectors * count for one, count in found.items())
     least = sum(one.least * count for one, count in found.items())
@@ -198,7 +198,7 @@ def predict(work: Work, launched: Launched, gpu: Gpu, constants: Constants = FIT
 
 
 def cycles_of(mix: Mix, constants: Constants = FITTED) -> float:
-    """Return what instructions cost a part of a multiprocessor, of any GPU: to compare lines."""
+    """Return the cycles that instructions cost a part of a multiprocessor, to compare lines."""
     c = constants
     return max(
         mix.macs / GPUS[-1].macs, c.special * mix.special, c.other * mix.other, mix.issued * c.issue
@@ -206,13 +206,13 @@ def cycles_of(mix: Mix, constants: Constants = FITTED) -> float:
 
 
 def _together(times: torch.Tensor, power: float) -> torch.Tensor:
-    """Add times up along the first axis, as far as they do not overlap."""
+    """Add up times that partly overlap, along the first axis: from their maximum to their sum."""
     longest = times.amax(0).clamp_min(1e-12)
     return longest * ((times / longest) ** power).sum(0) ** (1 / power)
 
 
 def _handed_out(durations: Sequence[float], slots: int) -> float:
-    """Return when the last program ends, each begun in order as soon as a slot is free."""
+    """Return when the last program ends if each begins, in order, as soon as a slot is free."""
     if len(set(durations)) == 1:
         return durations[0] * math.ceil(len(durations) / slots)
     ends = list(durations[:slots])

@@ -1,4 +1,4 @@
-"""Predicts the launches of calls that launch nothing, for the recorder of kernels."""
+"""Predicts the times of launches for the recorder of kernels, which runs none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_LINES = 3
 
 @dataclasses.dataclass
 class _Known:
-    """A kernel's machine code, and what the compiler says of it."""
+    """A kernel's machine code, its layouts, and the compiler's figures."""
 
     code: Listing | None
     layouts: list[Accessed]
@@ -46,20 +46,20 @@ class Predictor:
         self._gpus = [gpu for gpu in GPUS if gpu.chip.capability == capability]
         self._kernels: dict[capture.Kernel, _Known] = {}
         self._records: dict[tuple, dict[str, Any]] = {}
-        self._more = 0  # launches that are not looked at
+        self._more = 0  # launches beyond `MAX_LAUNCHES`
 
     def add(
         self, kernel: capture.Kernel, made: dict[str, Any], figures: dict[str, Any], folder: Path
     ) -> None:
-        """Note a kernel that was compiled, with its TTGIR and cubin.
+        """Add a compiled kernel, with its TTGIR and cubin.
 
-        `figures` are those of a KernelReport; in `folder` is kept what is found out.
+        `figures` are those of a KernelReport; `folder` caches the disassembly.
         """
         code = listing(made["cubin"], kernel.name, folder)
         self._kernels[kernel] = _Known(code, accessed(made["ttgir"]), figures)
 
     def launched(self, launch: capture.Launch, line: int) -> None:
-        """Predict a launch of the kernel in `line`; one like an earlier one is counted."""
+        """Predict a launch of the kernel in `line`; only count one that equals an earlier one."""
         arguments = tuple(
             (name, tuple(value.shape) if hasattr(value, "shape") else value)
             for name, value in launch.arguments
@@ -75,7 +75,7 @@ class Predictor:
             self._more += 1
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Give a record of each launch that differs from the others, and forget them."""
+        """Yield a record of each launch that differs from the others, and forget them."""
         yield from self._records.values()
         if self._more:
             why = f"more than {MAX_LAUNCHES} launches differ"
@@ -85,10 +85,10 @@ class Predictor:
         self._more = 0
 
     def known(self, launch: capture.Launch) -> tuple[Work, Launched]:
-        """Return what the model is given of a launch.
+        """Return the model's inputs for a launch.
 
         Raises:
-            NotMeasured: it does not cover this one, or its rounds are not known.
+            NotMeasured: the model does not cover the launch, or its rounds are unknown.
         """
         return self._known(launch, *self._seen(launch))
 
@@ -146,7 +146,7 @@ class Predictor:
         return record | {"times": times, "costs": costs}
 
     def _accesses(self, found: dict[Requests, float]) -> list[dict[str, Any]]:
-        """Return those that take the most sectors beyond what they need, then the most of all."""
+        """Return records of the accesses with the most needless sectors, then the most sectors."""
         ordered = sorted(
             found,
             key=lambda one: (one.sectors - one.least) * found[one] * 1e6 + one.sectors * found[one],

@@ -1,10 +1,9 @@
-"""Compiles what a submission launches and runs nothing, and writes down what came of each kernel.
+"""Compiles the kernels that a submission launches, runs none, and records the figures of each.
 
-Runs inside the worker. Triton binds and specialises the arguments, and hands each kernel to what
-`capture` puts in its compiler's place; the GPU that it asks about is that of `absent_gpu`. A
-refusal is raised by the launch, as on a GPU, so that a submission with a second way of its own
-takes that one. If it ends the call, it is written down and the call is made again without that
-kernel, so that the others are seen too.
+Runs inside the worker. Triton binds and specialises the arguments, and passes each kernel to the
+compiler that `capture` installs; `absent_gpu` answers what it asks about the GPU. A launch raises a
+refusal, as on a GPU, so that a submission may fall back on another kernel. A refusal that ends the
+call is recorded, and the call is repeated without that kernel, so that the others are seen, too.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ _TENSOR_MEMORY = 512  # columns
 
 
 class TooManyKernels(BaseException):
-    """A submission launched more different kernels than are looked at."""
+    """A submission launched more different kernels than the recorder compiles."""
 
 
 @dataclasses.dataclass
 class _Compiled:
-    """A kernel with what is written down of it, or the error that its launches raise.
+    """A kernel with its record, or with the error that its launches raise.
 
-    `diagnostic` is what the compiler printed of it, and did not raise. `scratch` is the memory that
-    a launch needs beside its arguments, in bytes, and what its address is a multiple of.
+    `diagnostic` is an error that the compiler printed and did not raise. `scratch` is the size, in
+    bytes, and the alignment of the memory that a launch needs besides its arguments.
     """
 
     fn: Any
@@ -59,7 +58,7 @@ class _Compiled:
 
 
 class Recorder:
-    """Writes one record for each kernel that is launched; `count` is the number of launches.
+    """Writes one record for each launched kernel; `count` is the number of launches.
 
     A `predictor` gets the kernels, and while `predicts` the launches.
     """
@@ -73,20 +72,20 @@ class Recorder:
     ) -> None:
         self.count = 0
         self.predicts = False  # the predictor gets launches, too
-        self.lines: set[int] = set()  # what is compiled is written down instead
+        self.lines: set[int] = set()  # stays empty: records have the lines
         self._path = path
         self._chip = chip
         self._write = write
         self._log: list[str] = []  # of NVIDIA's assembler
         self._compiled: dict[capture.Kernel, _Compiled] = {}
-        self._known: set[str] = set()  # digests of what was compiled
+        self._known: set[str] = set()  # digests of compiled kernels
         self._tuned = False  # a configuration was found, and not launched yet
         self._left_out: set[tuple] = set()
         self._refused: _Compiled | None = None  # the last
         self._predictor = predictor
 
     def install(self) -> None:
-        """Put a GPU where there is none, and take Triton's compilations and launches."""
+        """Pretend that there is a GPU, and replace Triton's compilations and launches."""
         self.memory = absent_gpu.install(self._chip, self._bench)
         capture.install(self._launch, self._compile)
         if self._chip.target[0] == "cuda":
@@ -125,7 +124,7 @@ class Recorder:
     # -- what Triton calls ------------------------------------------------------------------
 
     def _compile(self, source: Any, target: Any, options: dict[str, Any]) -> capture.Kernel:
-        """Compile a kernel; what is refused is raised by its launches."""
+        """Compile a kernel; if the compiler refuses it, its launches raise the error."""
         from triton import knobs
 
         made = _Compiled(source.fn, _named(source.fn, self._path))
@@ -185,7 +184,7 @@ class Recorder:
         return None
 
     def _bench(self, kernel_call: Callable[[], Any], **_: Any) -> list[float]:
-        """Time a configuration: nothing can be timed, the first that compiles wins."""
+        """Return times by which the autotuner takes the first configuration that compiles."""
         # The autotuner asks for all configurations before it launches one.
         if self._tuned:
             return [float("inf")] * 3
@@ -194,7 +193,7 @@ class Recorder:
         return [0.0] * 3
 
     def _launch(self, launch: capture.Launch) -> None:
-        """Check of a launch what a GPU does, and launch nothing."""
+        """Check a launch as a GPU does, without running it."""
         made, self._tuned = self._compiled[launch.kernel], False
         if made.error is None:
             self.count += 1
@@ -226,7 +225,7 @@ class Recorder:
 
             try:
                 _allocation._allocator.get()(*scratch, 0)
-            except Exception as error:  # there is none, or the file's own failed
+            except Exception as error:  # there is no allocator, or the file's own failed
                 return error
         return None
 
@@ -235,7 +234,7 @@ class Recorder:
     def _write_refusal(self, refused: _Compiled) -> None:
         error = refused.error
         assert error is not None
-        with contextlib.redirect_stderr(io.StringIO()):  # the traceback is printed by the worker
+        with contextlib.redirect_stderr(io.StringIO()):  # the worker prints the traceback
             reply = faults.explain(0, error, self._path, importing=False)
         refusal = {"error_type": reply.error_type, "line": reply.line, "text": reply.text}
         if type(error).__name__ == "OutOfResources":
@@ -251,7 +250,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def _stderr() -> Iterator[Callable[[], str]]:
-    """Keep what the process writes to descriptor 2."""
+    """Capture what the process writes to descriptor 2."""
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
         saved = os.dup(2)
@@ -285,7 +284,7 @@ def _launched_in(error: Exception) -> Any:
 
 
 def _place(refused: _Compiled) -> tuple[Any, ...]:
-    """What is the same when the same is refused again; ptxas is given another file each time."""
+    """Return a key that is equal if the same refusal repeats, though ptxas gets another file."""
     text = str(refused.error)
     text = assembler.sentence(text) if assembler.is_refusal(text) else text[:_MAX_TEXT]
     return refused.fn, type(refused.error), text

@@ -29,11 +29,11 @@ _LARGEST = 16  # bytes that a lane can ask for at once
 class Requests:
     """The requests of one load or store in the kernel's text.
 
-    `sectors` and `least` are means of a request: those that it takes, and those that its bytes
+    `sectors` and `least` are means per request: of the sectors that it takes, and that its bytes
     would take side by side. `requests` is how many requests one program makes in one visit of the
     access, `bytes` what a lane asks for in one. `lanes` has the first byte of each lane of one
     request, counted from a sector's start, and -1 for a lane that asks for nothing; it takes
-    `taken` sectors, and `needed` would do. `apart` is how far in bytes most neighbouring lanes are.
+    `taken` sectors, and `needed` would do. `apart` is the usual distance of neighbours in bytes.
     """
 
     seen: Seen
@@ -71,7 +71,7 @@ def requests(
 
 
 def _bytes_of(code: Listing, seen: Seen) -> int:
-    """Return what a lane moves at a time by the machine code, 0 where its line has no such code."""
+    """Return how many bytes a lane moves at a time in the machine code, 0 if the line has none."""
     sizes: Counter[int] = Counter()
     for block in code.blocks:
         for (line, kind, size), count in block.widths.items():
@@ -93,7 +93,7 @@ def _contiguous(seen: Seen, lanes: torch.Tensor) -> int:
 
 
 def _first(lanes: torch.Tensor) -> torch.Tensor:
-    """Return which lane stores: of those that hold the same element, the first."""
+    """Return which lanes store: of lanes that hold the same element, the first."""
     numbers = torch.arange(lanes.numel())
     firsts = torch.full((int(lanes.max()) + 1,), lanes.numel())
     firsts.scatter_reduce_(0, lanes.reshape(-1), numbers, "amin")

@@ -1,7 +1,7 @@
-"""What the names of a submission stood for when it raised: shapes of tensors, and integers.
+"""Reads the values of a submission's names when it raised: shapes of tensors, and integers.
 
-Of functions that ran, and of kernels that Triton was compiling. A shape that does not fit is often
-made lines before the one that fails. Runs inside the worker.
+The names are those of running functions, and of kernels that Triton was compiling: a wrong shape is
+often made lines before the one that fails. Runs inside the worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST = 1_100  # characters, beside the text of an error
 
 
 def keep_names() -> None:
-    """Have Triton's code generators keep what names stood for: in a loop they forget it."""
+    """Let Triton's code generators remember the values of names, which they forget in a loop."""
     from triton.compiler.code_generator import CodeGenerator
 
     plain = CodeGenerator.set_value
@@ -35,10 +35,10 @@ def keep_names() -> None:
 
 
 def shapes_of(chain: Iterable[BaseException], path: str) -> str:
-    """Return for each function of the file at `path`, as JSON, the line that it was at and names.
+    """Return, as JSON, the line and the names of each function of the file at `path`.
 
-    `chain` is an error and its causes; outer functions come first. Empty where there is none, or
-    too much to tell.
+    `chain` is an error and its causes; outer functions come first. The text is empty if there are
+    no names, or if it would be too long.
     """
     found: dict[int, tuple[int, dict[str, Any]]] = {}
     for frame, line in (pair for error in chain for pair in traceback.walk_tb(error.__traceback__)):
@@ -57,24 +57,24 @@ def shapes_of(chain: Iterable[BaseException], path: str) -> str:
 
 
 def _compiled(frame: FrameType, path: str) -> tuple[Any, int] | None:
-    """Return Triton's code generator, and the line that it reads, where a frame is one of these."""
+    """Return the code generator of a frame of Triton's, and the line that it reads; else None."""
     generator, node = frame.f_locals.get("self"), frame.f_locals.get("node")
     triton = sys.modules.get("triton.compiler.code_generator")
-    # Of anything else, as a tuple of a kernel, not even an attribute is asked.
+    # Read not even an attribute of anything else, such as a tuple of a kernel.
     if triton is None or not isinstance(generator, triton.CodeGenerator):
         return None
     if generator.file_name != path or not isinstance(node, (ast.expr, ast.stmt)):
         return None
-    if not hasattr(node, "lineno"):  # which Triton makes of the default of an argument
+    if not hasattr(node, "lineno"):  # a node that Triton makes of an argument's default
         return None
-    # Of a loop, and of nothing in it, Triton complains when it has read all of it.
+    # An error of the loop itself, not of a line in it, comes when Triton has read all of it.
     line = node.end_lineno + 1 if isinstance(node, _LOOPS) else node.lineno
     return generator, generator.begin_line + line
 
 
 def _size(value: Any) -> int | list[int] | str | None:
-    """Return an integer, or a shape; of what is no tensor, and may stand for one, its kind."""
-    tl = sys.modules.get("triton.language")  # not for a submission without kernels
+    """Return an integer, a tensor's shape, or the kind of a value in a tensor's place."""
+    tl = sys.modules.get("triton.language")  # absent for a submission without kernels
     value = value.value if tl and isinstance(value, tl.constexpr) else value
     if type(value) is int:
         return value

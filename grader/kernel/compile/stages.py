@@ -1,10 +1,9 @@
-"""Takes a kernel through the stages of Triton's compiler, and reads off what became of it.
+"""Takes a kernel through the stages of Triton's compiler, and reads figures off their results.
 
-The figures of a kernel are kept by its text and by what Triton made of it. A text that is the same,
-in the same line, is not read again. A line that is added to a file moves all kernels below it, and
-a comment changes the text of one. What the front end makes of a kernel, without the lines that it
-comes from, is then what it was, and so is all that follows from it, but for the lines of its dots:
-those are kept beside the figures.
+A cache has a kernel's figures by its text and by its TTIR. An unchanged text in an unchanged line
+needs no stage. A new line in a file moves all kernels below it, and a comment changes the text of
+one, but its TTIR without lines stays the same. So do all figures except the lines of its dots,
+which the cache stores beside them.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from grader.base.atomic_write import write_whole_bytes
 from grader.kernel.compile import machine_code
 
 _CODE = ".code"
-# Some twenty versions of the kernels of a problem: half a KiB each, twice, 20 of code and as much
-# of its disassembly; and what the machine runs, for each set of types and constants some 6 KiB.
+# Files of some twenty versions of a problem's kernels: two of half a KiB each, 20 KiB of code and
+# as much disassembly; and, for each set of types and constants, some 6 KiB of TTIR.
 MOST_KEPT = 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class CachedKernel:
-    """The file of a kernel, and the lines that its dots have now, None where they are as cached."""
+    """The file of a kernel, and the present lines of its dots, None if they are those in it."""
 
     path: Path
     lines: list[int] | None = None
 
     def read(self) -> dict[str, Any] | None:
-        """Return the figures, which count as used now; None where there are none, or damaged."""
+        """Return the figures and mark them as used; None if there are none, or damaged ones."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             found = json.loads(self.path.read_text(encoding="utf-8"))
             lines = found["lines"] if self.lines is None else self.lines
             pairs = set(zip(found["lines"], lines, strict=True))
             moved = dict(pairs)
             if not len(pairs) == len(moved) == len(set(moved.values())):
-                return None  # one line has become two, or two have met
+                return None  # one line has become two, or two one
             dots = [{**dot, "line": moved[dot["line"]]} for dot in found["dots"]]
             os.utime(self.path)
             found["dots"] = sorted(dots, key=lambda dot: dot["line"])
@@ -62,7 +61,7 @@ class CachedKernel:
         self._write(self.path.with_suffix(_CODE), data)
 
     def read_code(self) -> dict[str, Any]:
-        """Return TTGIR and machine code of just this text; nothing where they are not there."""
+        """Return TTGIR and machine code of just this text; an empty dict if they are absent."""
         with contextlib.suppress(OSError, ValueError, zlib.error):
             path = self.path.with_suffix(_CODE)
             data = zlib.decompress(path.read_bytes())
@@ -87,11 +86,11 @@ def make_room(folder: Path) -> None:
 def stages(
     source: Any, target: Any, options: dict[str, Any], metadata: dict[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield name and result of each stage, and note in `metadata` what Triton says of the kernel.
+    """Yield the name and the result of each stage; Triton fills `metadata`.
 
-    Triton's own `compile` does the same, and keeps every stage in its cache.
+    Triton's own `compile` does the same, but stores every stage in its cache.
     """
-    # The watch, which makes room, has no need of torch.
+    # Imported here, as the watch calls `make_room` and needs no torch.
     from triton import __version__
 
     from grader.kernel.machine.capture import parsed
@@ -116,9 +115,9 @@ def figures_of(
 ) -> dict[str, Any]:
     """Return the figures of a kernel of the submission at `path`.
 
-    Those of the same text or code come from `folder`, and stay there if there are none. TTGIR and
-    machine code go into `made_of`; of them those of the same text alone are the same, for they have
-    its lines. NVIDIA's assembler writes to `log`.
+    They come from `folder` if it has those of the same text or TTIR, and are stored there if not.
+    TTGIR and machine code go into `made_of`; they contain source lines, so that `folder` has them
+    only by text. NVIDIA's assembler writes to `log`.
     """
     text = _digest(source.hash(), options | {"target": target})
     same_text = cached = CachedKernel(folder / f"{text}.json")
@@ -164,6 +163,6 @@ def figures_of(
 
 
 def _digest(text: str, given: dict[str, Any]) -> str:
-    """Return what is the same for the same code on the same chip."""
+    """Return a key that is equal for the same code on the same chip."""
     options = sorted((name, str(value)) for name, value in given.items())
     return hashlib.sha256(f"{options}\n{text}".encode()).hexdigest()

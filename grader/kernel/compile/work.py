@@ -1,8 +1,7 @@
-"""What the programs of a launch ask of a chip: its machine code, by how often each part of it runs.
+"""Computes what a launch asks of a chip, from how often each part of its machine code runs.
 
-The machine code has loops and blocks, the kernel's text has regions of which it is known how often
-each program runs them. They are matched by the lines of the source that they come from, and loops
-by their order, too.
+The counts are known for regions of the kernel's text. This module matches blocks and loops of the
+machine code with them by the source lines that they come from, and loops by their order, too.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ _LEAST_ALIKE = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What the programs of a launch do.
+    """The work of the programs of a launch.
 
-    `kinds` (programs,) numbers those that do the same, in the order of their numbers, and `sizes`
-    says how many there are of each kind. `mixes` has what a warp of each kind asks for in all,
-    `by_line` has what one warp of each program asks
-    for together, by the lines of the source. `macs`, `loaded` and `stored` (bytes) are those of
-    all programs by the kernel's text; `tensor_cores` says that the machine code uses them.
+    `kinds` (programs,) has one number for all programs that do the same, and `sizes` the number of
+    programs of each kind. `mixes` has all that a warp of each kind asks for, `by_line` the sum over
+    one warp of each program, by source line. `macs`, `loaded` and `stored` (bytes) are those of all
+    programs by the kernel's text; `tensor_cores` says that the machine code uses them.
     """
 
     kinds: torch.Tensor
@@ -57,7 +55,7 @@ def work(code: Listing, visits: Visited, num_warps: int) -> Work:
         inside = _innermost(code.loops, number)
         if inside is None:
             region, factor = _region_of(block.lines, outside), 1
-        elif inside not in loops:  # what is left over of a loop that the assembler unrolled
+        elif inside not in loops:  # the remainder of a loop that the assembler unrolled
             continue
         else:
             within = [region for region in visits.regions if region.around is loops[inside]]
@@ -91,7 +89,7 @@ def _around(region: Region | None) -> list[Region]:
 
 
 def _region_of(lines: collections.Counter[Place], regions: Sequence[Region]) -> Region:
-    """Return the region that most instructions are of, by lines that only one of them has."""
+    """Return the region of most instructions, by lines that only one region has."""
     votes: collections.Counter[int] = collections.Counter()
     for line, count in lines.items():
         having = [region for region in regions if line in region.lines]
@@ -102,7 +100,7 @@ def _region_of(lines: collections.Counter[Place], regions: Sequence[Region]) -> 
 
 
 def _matched(code: Listing, regions: Sequence[Region]) -> dict[int, Region]:
-    """Return the loop of the text that each loop of the machine code is, by the latter's number."""
+    """Map the number of each loop of the machine code to its loop in the text."""
     texts = [region for region in regions if region.loop]
     lines = [
         {line for region in regions if loop in _around(region) for line in region.lines}
@@ -119,7 +117,7 @@ def _matched(code: Listing, regions: Sequence[Region]) -> dict[int, Region]:
          for j, b in enumerate(lines)]
         for i, a in enumerate(codes)
     ]  # fmt: skip
-    # The pairs, in the order of both, whose likeness is the largest in sum.
+    # Choose the pairs, in the order of both, whose likenesses have the largest sum.
     best = [[(0.0, ())] * (len(texts) + 1) for _ in range(len(codes) + 1)]
     for i in range(len(codes)):
         for j in range(len(texts)):
@@ -134,7 +132,7 @@ def _matched(code: Listing, regions: Sequence[Region]) -> dict[int, Region]:
 def _unrolled(
     code: Listing, loop: tuple[int, int], region: Region, regions: Sequence[Region], num_warps: int
 ) -> int:
-    """Return how many rounds of the text are one of the machine code."""
+    """Return how many rounds of the text one round of the machine code does."""
     mix = Mix()
     for number, block in enumerate(code.blocks):
         if loop[0] <= number <= loop[1] and code.loops[_innermost(code.loops, number)] == loop:
@@ -142,6 +140,6 @@ def _unrolled(
     inside = [r for r in regions if r.around is region]
     expected = sum(r.macs for r in inside), sum(r.loaded for r in inside)
     found = mix.macs, mix.global_bytes
-    # Warps that compute the same, and loads of another loop's: the least is what both can be.
+    # Warps that repeat work raise one of these, loads of another loop the other: the least counts.
     rounds = [f * num_warps / e for f, e in zip(found, expected, strict=True) if f and e]
     return max(1, round(min(rounds, default=1.0)))

@@ -1,8 +1,7 @@
-"""The arrays that hold a kernel's values: torch's, with the programs of the grid as axis 0.
+"""The arrays that hold a kernel's values: torch tensors, with the grid's programs along axis 0.
 
-An axis 0 of size 1 holds what is the same in all programs, another axis of size 1 what is the same
-along it, so that a splat or a broadcast copies nothing. torch, because numpy has no bfloat16 and
-takes about the same time.
+Axis 0 has size 1 if all programs hold the same values, another axis if the values are the same
+along it, so that a splat or a broadcast copies nothing. numpy has no bfloat16 and is no faster.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ DTYPES = {
     "f8E5M2": torch.float8_e5m2,
 }
 _UNSIGNED = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
-# A lane that a mask leaves out holds what a register held before, if a load has no `other`: a value
-# that no right kernel uses.
+# Stands for the old contents of a register, which a load without `other` leaves in masked lanes: no
+# correct kernel uses them.
 _LEFT_OUT_INTEGER = -0x5BAD
 
 
@@ -50,27 +49,27 @@ def filled(type: Type, value: Any) -> Tensor:
 
 
 def left_out(type: Type) -> Tensor:
-    """Return what a load without `other` leaves in lanes that its mask leaves out."""
+    """Return the value of masked lanes after a load without `other`."""
     if type.is_float:
         return filled(type, 1.0).copy_(tensor_of(math.nan))
     return filled(type, 0 if type.bits < 16 or type.pointee else _LEFT_OUT_INTEGER)
 
 
 def whole(value: Tensor, shape: tuple[int, ...], programs: int = 0) -> Tensor:
-    """Return an array with a place for every element, of `programs` or of as many as it has."""
+    """Expand an array to a whole tile for each of `programs`, by default as many as it has."""
     return value.expand((programs or value.shape[0], *shape))
 
 
 def same_programs(values: list[Tensor], shapes: list[tuple[int, ...]]) -> list[Tensor]:
-    """Return whole arrays of as many programs as any of `values` has."""
+    """Expand all values to whole tiles, of as many programs as the largest of them has."""
     programs = max(value.shape[0] for value in values)
     return [whole(v, shape, programs) for v, shape in zip(values, shapes, strict=True)]
 
 
 def unsigned(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Let a function of numpy's compute with the bits of integers without sign.
+    """Let a numpy function compute on integers of torch as if they were unsigned.
 
-    Its floats and booleans stay what they are.
+    A result of floats or booleans keeps its type, one of integers becomes signed again.
     """
 
     def compute(*values: Tensor) -> Tensor:
@@ -92,13 +91,13 @@ def unsigned(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
 
 def as_bits(value: Tensor) -> Tensor:
-    """Return integers without sign as what they stand for, in 64 bits; those of 64 stay."""
+    """Return the values of unsigned integers in 64 bits; those of 64 bits stay as they are."""
     if value.dtype is torch.bool or value.itemsize == 8:
         return cast(value, torch.int64)
     return cast(value, torch.int64) & ((1 << 8 * value.itemsize) - 1)
 
 
-# torch's own: in a worker those of the class count what a submission reads, or ask for its device.
+# The originals: a worker's replacements count a submission's reads, or ask for its device.
 _numpy, _tolist, _to = torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.to
 full, zeros, ones, arange = torch.full, torch.zeros, torch.ones, torch.arange
 tensor_of, zeros_like = torch.tensor, torch.zeros_like
@@ -114,7 +113,7 @@ def numbers(value: Tensor) -> list[Any]:
 
 
 def shown(value: Tensor) -> str:
-    """Return an array in words, of a large one the first and the last numbers of each axis."""
+    """Return an array as text, a large one with the first and last numbers of each axis."""
     array = np.asarray(_tolist(value))
     return np.array2string(array, threshold=64, precision=4, max_line_width=100)
 

@@ -1,8 +1,8 @@
-"""Turns the launches of a process's Triton kernels into TTIR, and hands each launch on.
+"""Turns the launches of a process's Triton kernels into TTIR, and passes each launch on.
 
-Triton binds and specialises the arguments, keeps what it has compiled, and evaluates the grid; only
-its compiler is replaced: by one that stops behind the front end, or by another that is given. No
-GPU is needed. A driver must be active, as those of grader/kernel/compile/absent_gpu.py are.
+Triton binds and specialises the arguments, caches compiled kernels, and evaluates the grid; this
+module replaces only its compiler: by one that stops after the front end, or by the caller's. It
+needs no GPU, but an active driver, as those of grader/kernel/compile/absent_gpu.py are.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import torch
 from grader.kernel.machine.ttir_cache import TtirCache
 from grader.kernel.passed import plain
 
-# What is said of a kernel that only the machine runs: no compiler has counted it.
+# The figures of a kernel that only the machine runs: no compiler has counted them.
 _USAGE = {"n_regs": 32, "n_spills": 0, "shared": 8192}
 _OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1}
 
 
 @dataclasses.dataclass(eq=False)
 class Kernel:
-    """One kernel with one set of types and constants, and what it became in Triton's front end.
+    """One kernel with one set of types and constants; `text` is its TTIR.
 
-    `signature` has the type of each argument, "constexpr" that of a constant. `by_blocks` says that
-    it has block pointers or descriptors, of which nothing is left in `text`. `constants` are held,
-    so that no other object takes their place in memory. `usage` is what the file may ask of a
+    `signature` has the type of each argument, "constexpr" for a constant. `by_blocks` says that it
+    has block pointers or descriptors, which `text` no longer shows. `constants` holds the objects,
+    so that no other one gets the id of one of them. `usage` is what a submission may read from a
     compiled kernel: registers, shared memory.
     """
 
@@ -43,9 +43,9 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One launch: a value for each parameter of the kernel's TTIR, with the argument it is of.
+    """One launch: for each parameter of the kernel's TTIR its argument's name, and a value.
 
-    `addresses` are those by which whoever launched knows tensors that now lie at other ones.
+    `addresses` maps the real address of a tensor to the one that the launching code knows.
     """
 
     kernel: Kernel
@@ -61,15 +61,15 @@ def install(
 ) -> None:
     """Call `run` with each launch of this process from now on.
 
-    `make` is called with source, target and options of a kernel when Triton would compile it;
-    without it the machine's front end is, unless `cache` has what it made.
+    Where Triton would compile a kernel, `make` gets its source, target and options; without `make`
+    Triton's front end translates the kernel, unless `cache` has its text.
     """
     from triton import compiler
 
     known: dict[tuple[Any, ...], Kernel] = {}
 
     def translate(source: Any, target: Any, options: dict[str, Any]) -> Kernel:
-        # Where a tensor lies, which `attrs` tell, changes nothing in TTIR.
+        # Not `attrs`: the alignment of a tensor changes nothing in TTIR.
         constants = tuple((place, _same(value)) for place, value in source.constants.items())
         key = (source.fn, repr(source.signature), constants, repr(options))
         if key not in known:
@@ -87,14 +87,14 @@ def install(
 
 
 def usage_of(options: dict[str, Any]) -> dict[str, int]:
-    """Return what a file may ask of a kernel that nothing has counted, launched with `options`."""
+    """Return the figures of a kernel with `options` that no compiler has counted."""
     return _USAGE | {name: options.get(name, usual) for name, usual in _OPTIONS.items()}
 
 
 def _same(value: Any) -> Any:
-    """Return what two constants have alike only if they are the same to a kernel.
+    """Return a key that two constants share only if they are the same to a kernel.
 
-    Two functions of one name have one repr, and so may two objects of a class of the file's.
+    Two functions of one name share a repr, and so may two objects of a submission's class.
     """
     if type(value).__name__ == "constexpr":
         value = value.value
@@ -105,9 +105,9 @@ def _same(value: Any) -> Any:
 
 
 def front_end(source: Any, target: Any, options: dict[str, Any]) -> tuple[str, bool]:
-    """Return the TTIR of a source of Triton's, with calls inlined and descriptors resolved.
+    """Return the TTIR of a Triton source, with calls inlined and descriptors resolved.
 
-    And whether there were any of these, or block pointers.
+    The second result says whether the source had descriptors or block pointers.
     """
     from triton._C.libtriton import passes
     from triton.compiler.compiler import ASTSource
@@ -127,7 +127,7 @@ def front_end(source: Any, target: Any, options: dict[str, Any]) -> tuple[str, b
 
 
 def parsed(source: Any, target: Any, options: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return the module that Triton reads a source into, its backend, and the options for that."""
+    """Return the module of a Triton source, its backend, and the backend's options."""
     from triton._C.libtriton import ir
     from triton.compiler.compiler import make_backend
 
@@ -151,7 +151,7 @@ def _apply(module: Any, name: str, *added: Callable[[Any], None]) -> None:
 
 
 class _Compiled:
-    """A compiled kernel as far as Triton's launches ask for one; its launches go to `run`."""
+    """Stands for a compiled kernel in Triton's launches, which it passes to `run`."""
 
     function = packed_metadata = module = None
 
@@ -166,13 +166,13 @@ class _Compiled:
         return None
 
     def _init_handles(self) -> None:
-        """Do nothing: files call it before they ask for `n_regs`."""
+        """Do nothing: submissions call it before they read `n_regs`."""
 
     def __getitem__(self, grid: tuple[Any, Any, Any]) -> Callable[..., None]:
         return lambda *args, stream=None: self.run(*grid, *args)
 
     def run(self, x: Any, y: Any, z: Any, *rest: Any) -> None:
-        """Take a launch as Triton makes it: grid, stream, function, metadata, hooks, arguments."""
+        """Launch with what Triton passes: grid, stream, function, metadata, hooks, arguments."""
         values = rest[len(rest) - len(self._kernel.signature) :]
         named = zip(self._kernel.signature.items(), values, strict=True)
         flat = [part for (name, kind), value in named for part in _flat(name, kind, value)]
@@ -180,23 +180,23 @@ class _Compiled:
         self._run(Launch(self._kernel, (int(x), int(y), int(z)), pairs))
 
     def result(self) -> _Compiled:
-        """Return itself, as a compilation that was asked for ahead of its turn does."""
+        """Return itself, as the future of an asynchronous compilation does."""
         return self
 
 
 def _memory(value: Any) -> Any:
-    """Return an argument as a plain tensor or number: no code of the submission's is called later.
+    """Return an argument as a plain tensor or number, which calls no code of the submission.
 
     Raises:
-        TypeError: it has an address and is no tensor.
+        TypeError: it is neither.
     """
     if type(value).__module__.partition(".")[0] == "triton":
-        value = getattr(value, "base", value)  # of one that was reinterpreted
+        value = getattr(value, "base", value)  # of a reinterpreted tensor
     if isinstance(value, torch.Tensor):
         return plain(value)
     if value is None or isinstance(value, bool):
         return value
-    for kind in (int, float):  # of a class of the file's own, its methods are not asked
+    for kind in (int, float):  # not by methods, which may be the submission's
         if isinstance(value, kind):
             return kind.__mul__(value, kind(1))
     raise TypeError(f"a kernel got a {type(value).__name__}, expected a tensor or a number")
@@ -210,7 +210,7 @@ def _flat(name: str, kind: Any, value: Any) -> Iterator[tuple[str, Any]]:
         for index, (part, one) in enumerate(zip(kind, value, strict=True)):
             yield from _flat(f"{name}[{index}]", part, one)
     elif type(value).__name__ == "TensorDescriptor":
-        # As Triton's pass that resolves descriptors hands them on, 3.6 without the rounding.
+        # In the order of Triton's pass that resolves descriptors; 3.6 has no rounding.
         shape, strides = list(value.shape), list(value.strides)
         flags = [getattr(value, "padding", "zero") == "nan"]
         flags += [value.round_f32_to_tf32] if hasattr(value, "round_f32_to_tf32") else []

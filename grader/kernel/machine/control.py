@@ -1,8 +1,8 @@
 """Loops, branches and calls, for all programs of an environment at once.
 
-Where programs part, the environment is cut: a loop sorts them by their rounds, so that those that
-are still in it are always the first ones, and both sides of a branch run with the programs that
-take it. What they bring is put together in the programs' order.
+Where programs diverge, the environment is split: a loop sorts programs by their number of rounds,
+so that those still in it come first, and each side of a branch runs with the programs that take
+it. Their results are merged in the programs' order.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from grader.kernel.machine.notes import NOTE
 from grader.kernel.machine.steps import Body, Env, Run, Translation, cut, cut_arrays
 from grader.kernel.machine.ttir import Block, Operation, Type
 
-Part = tuple[Tensor, list[Tensor]]  # numbers of programs in their environment, their values
+Part = tuple[Tensor, list[Tensor]]  # positions of programs in an environment, and their values
 
 
 def put_together(parts: Sequence[Part], types: Sequence[Type]) -> list[Tensor]:
-    """Return the values of all parts, whose programs together are all of an environment."""
+    """Merge the values of parts that together have all programs of an environment."""
     if len(parts) == 1:
         return parts[0][1]
     order = torch.cat([programs for programs, _ in parts])
@@ -48,7 +48,7 @@ def _assign(env: Env, values: Sequence[int], arrays: Sequence[Tensor]) -> None:
 
 
 class _Loop:
-    """What for and while have in common: a body, its cost, and who observes its rounds."""
+    """What for and while have in common: the cost of a round, and the event at its end."""
 
     def __init__(self, op: Operation, translation: Translation, carried: Sequence[int]) -> None:
         self.op = op
@@ -62,11 +62,11 @@ class _Loop:
                 self._variables[module.names[value]] = value, module.type(value)
 
     def begin(self, steps: int) -> None:
-        """Begin a round: it costs its steps."""
+        """Subtract the steps of a round from the launch's limit."""
         self._translation.state.take(steps + 1, self.op.place)
 
     def end(self, env: Env) -> None:
-        """End a round: observers that keep notes see what variables hold."""
+        """Report the end of a round, with the variables' values, if an observer keeps notes."""
         state, distance = self._translation.state, self._translation.distance
         if state.observe is not None and distance:
             values = {
@@ -141,7 +141,7 @@ def _only(op: Operation, region: list[Block]) -> Block:
 
 
 def _hoisted(body: Body, varying: set[int]) -> tuple[Body, Body]:
-    """Part a loop's body into what each round would compute anew, and the rest."""
+    """Split a loop's body into what all rounds would compute alike, and the rest."""
     before, rest = Body([]), Body([], body.last)
     for op, run in body.steps:
         if op.name in PURE and varying.isdisjoint(op.operands):
@@ -234,7 +234,7 @@ def call(op: Operation, translation: Translation) -> Run:
 
 
 class Function:
-    """The blocks of a function, from the first one to every return."""
+    """Runs the blocks of a function, from the first one to every return."""
 
     def __init__(self, name: str, blocks: list[Block], translation: Translation) -> None:
         self._name = name
@@ -248,7 +248,7 @@ class Function:
                 self._types = _types(translation, body.yields)
 
     def run(self, env: Env) -> list[Tensor]:
-        """Run all programs of an environment; return what they return."""
+        """Run the function for all programs of an environment; return its results."""
         waiting = [(self._first, env, arange(env[0].shape[0]))]
         parts: list[Part] = []
         while waiting:

@@ -1,7 +1,7 @@
 """What Triton's operations on single elements compute, as functions of arrays.
 
-Integers wrap around at their width, and division cuts off towards 0. `maxnumf` passes over NaN,
-`maximumf` does not. Guarded by tests/test_machine_operations.py.
+Integers wrap around at their width, and division truncates towards 0. `maxnumf` ignores NaN,
+`maximumf` returns it. Guarded by tests/test_machine_operations.py.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from grader.kernel.machine.ttir import Module, Operation, Type
 
 Function = Callable[..., Tensor]
 
-# Of these nothing but speed depends; a flag of overflow promises what a kernel's author knows.
+# They change no result; a flag of overflow is a promise of the kernel's author.
 _HINTS = {"overflow", "fastmath", "libname", "libpath", "pure"}
 _ATTRIBUTES = _HINTS | {"rounding", "propagateNan", "symbol"}
 
 
 def divided(a: Tensor, b: Tensor) -> Tensor:
-    """Divide integers as C does; the least by -1, which would kill the process, wraps around.
+    """Divide integers as C does; the least one by -1 wraps around, where C kills the process.
 
-    By 0 the result is all ones, as on a GPU.
+    Division by 0 gives all ones, as on a GPU.
     """
     by_zero, by_minus_one = b == 0, b == -1
     if not by_zero.any() and not by_minus_one.any():
@@ -38,7 +38,7 @@ def divided(a: Tensor, b: Tensor) -> Tensor:
 
 
 def remainder(a: Tensor, b: Tensor) -> Tensor:
-    """Return the remainder of integers, with the sign of the dividend; by 0 the dividend."""
+    """Return the remainder of integers, with the sign of the dividend; by 0 it is the dividend."""
     by_zero, unsafe = b == 0, (b == 0) | (b == -1)
     if not unsafe.any():
         return torch.fmod(a, b)
@@ -149,10 +149,10 @@ _unsigned_to_floats = unsigned(lambda x: x.astype("f8"))
 
 
 def function_of(op: Operation, module: Module) -> Function:
-    """Return what an operation on single elements computes.
+    """Return the function that an operation on single elements computes.
 
     Raises:
-        Unmodelled: it has an attribute, or calls a function, that is not known.
+        Unmodelled: the operation has an unknown attribute, or calls an unknown function.
     """
     kind, result = module.type(op.operands[0]), module.type(op.results[0])
     op.check(_ATTRIBUTES)
@@ -182,7 +182,7 @@ def _known(op: Operation, table: dict[str, Function]) -> Function:
 
 
 def _cast(op: Operation, kind: Type, result: Type) -> Function:
-    """Return how elements of one type become those of another."""
+    """Return the function that casts elements of type `kind` to type `result`."""
     name, dtype = op.name.partition(".")[2], dtype_of(result)
     if name in ("extsi", "sitofp") and kind.element == "i1":
         return lambda x: -cast(x, dtype)
@@ -206,7 +206,7 @@ def _cast(op: Operation, kind: Type, result: Type) -> Function:
 
 
 def _whole_numbers(x: Tensor, low: int, high: int, dtype: torch.dtype) -> Tensor:
-    """Cut off fractions as a GPU does: NaN becomes 0, what is too large the largest number."""
+    """Truncate floats to integers as a GPU does: NaN becomes 0, numbers out of range saturate."""
     wide = torch.trunc(x.double())
     over, inside = wide >= high, (wide >= low) & (wide < high)
     if high > 1 << 63:

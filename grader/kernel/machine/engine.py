@@ -1,7 +1,7 @@
 """Runs the launches of this process on the machine: what a worker installs.
 
-Launches of several threads run one behind the other, as on one stream. What the machine computes
-with PyTorch is not the submission's: no mode of PyTorch's sees it.
+Launches of several threads run one after the other, as on one stream. The machine hides its own
+PyTorch operators from PyTorch's modes, which would count them as the submission's.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from grader.kernel.machine.ttir import BadText, Unmodelled
 
 _WRAPS = f"{WRAPS}; a number that the address is computed from exceeds 2**31 - 1"
 _MOST_LINES = 1_000_000
-# What is said of a kernel; anything else is a fault of the machine's.
+# Errors of a kernel; any other is a fault of the machine.
 _SAID = (Unmodelled, BadText, OutOfBounds, Stopped, Asserted, BadGrid, MemoryError)
 
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """Let no mode of PyTorch's see what is computed inside, nor autograd."""
+    """Hide the operators inside from PyTorch's modes and from autograd."""
     with torch.no_grad(), torch._C.DisableTorchFunction(), _disable_current_modes():
         yield
 
@@ -43,10 +43,10 @@ def unseen() -> Iterator[None]:
 class Engine:
     """Translates each kernel once, and runs its launches.
 
-    `updated` are the addresses of tensors to which a launch stored after it had read from them.
-    `count` and `lines` are how many kernels were launched and the lines of those of the file, until
-    who asks for them clears both; while `idle` a launch does nothing. `has_translated` says that
-    there is a kernel more.
+    `updated` are the addresses of tensors that a launch stored to after a read, or atomically.
+    `count` and `lines` are the number of launches and the lines of their kernels, since a reader
+    last reset them; while `idle` a launch does nothing. `has_translated` says that the engine has
+    translated a kernel since a reader last reset it.
     """
 
     def __init__(self, path: str, *, overflow: bool = False, limits: Limits = Limits()) -> None:
@@ -71,16 +71,16 @@ class Engine:
         self._one_at_a_time = threading.RLock()
 
     def install(self) -> None:
-        """Take all launches of this process from now on."""
+        """Run all later launches of this process on the machine."""
         capture.install(lambda made: self.launch(made, kernel_line(made.kernel.fn, self.path)))
 
     @contextlib.contextmanager
     def watched(
         self, observe: Callable[[Any], Any], noting: Callable[[Any], Any] | None = None
     ) -> Iterator[None]:
-        """Tell `observe` what happens inside.
+        """Send the events of launches inside to `observe`.
 
-        Tell `noting`, if given, of each operation too, and keep what it answers as a note.
+        With `noting` each operation is an event, too; `noting` gets all events and returns notes.
         """
 
         def both(event: Any) -> Any:
@@ -103,11 +103,11 @@ class Engine:
         seconds: float | None = None,
         exact: Exact | None = None,
     ) -> None:
-        """Forget what an earlier call did, and say how launches run from now on.
+        """Forget the earlier call, and set how later launches run.
 
-        With `tf32` dots round as a GPU's do; with `lenient` no lane is outside, see `State`; with
-        `far` an offset of 32 bits that wraps around is said to be why an access is outside. A
-        launch may take so many `seconds`, if given. With `exact` launches are so.
+        For `tf32`, `lenient` and `exact` see `State`. With `far`, the error of an access out of
+        bounds names a 32-bit offset that wrapped around as its cause. `seconds`, if given, limits
+        the CPU time of a launch.
         """
         self._overflow, self._wrapped = far, None
         if seconds is not None:
@@ -148,7 +148,7 @@ class Engine:
                 raise_at(error, self.path, callers)
 
     def operated(self, given: list[Any], made: list[Any]) -> None:
-        """Tell of an operator of PyTorch that ran on `given`, and what it `made` or changed."""
+        """Report a PyTorch operator that ran on `given`, and what it `made` or changed."""
         if self._observe is not None:
             both = [tuple(x for x in one if isinstance(x, torch.Tensor)) for one in (given, made)]
             with unseen():
@@ -160,7 +160,7 @@ class Engine:
         return self._observe(event) if self._observe else None
 
     def program(self, kernel: capture.Kernel) -> Program:
-        """Return what a kernel is translated into."""
+        """Return the program of a kernel, translated on first use."""
         how = self._noted, self._overflow, self.exact is not None
         programs = self._programs.setdefault(how, weakref.WeakKeyDictionary())
         found = programs.get(kernel)
@@ -177,8 +177,8 @@ class Engine:
 def raise_at(error: Exception, path: str, callers: Sequence[int] = ()) -> NoReturn:
     """Raise an error of a kernel at its line in the file at `path`, as if Python had run it.
 
-    Functions that called each other are frames, as they are in the source; the lines `callers` led
-    to the kernel, or to what else has raised the error.
+    The traceback has a frame for each function of the source that called the next; the lines
+    `callers` led to the launch, or to another operation that raised the error.
     """
     place = getattr(error, "place", None)
     places = ((place.file, place.line), *place.callers) if place else ()
@@ -187,7 +187,7 @@ def raise_at(error: Exception, path: str, callers: Sequence[int] = ()) -> NoRetu
     if not lines:
         raise error
     names: dict[str, Any] = {"error": error.with_traceback(None)}
-    # What is not of a line of the file comes out of what that calls.
+    # An error outside the file is raised by a function that the innermost line calls.
     text = "raise error" if own else "call()"
     names["call"] = functools.partial(_raise, names["error"])
     for line in map(int, lines):

@@ -1,4 +1,4 @@
-"""What observers of a launch get, in the order in which it happens."""
+"""The events of a launch, which observers get in the order in which they happen."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ class Launched:
 class Access:
     """Programs load, store or update elements of one tensor, all of them inside it.
 
-    There is none of a tensor that the kernel does not store to.
-
-    `index` and `value` have a place for each active lane, `programs` says whose it is.
+    Only a tensor that the kernel may store to has these events. `index` and `value` have an element
+    for each active lane, `programs` the number of the lane's program.
     """
 
     kind: str
@@ -45,7 +44,7 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Wrapped:
-    """An offset of 32 bits wrapped around; `wide` is what came out in 64."""
+    """An offset of 32 bits wrapped around; `wide` is the result in 64 bits."""
 
     op: Operation
     wide: Tensor
@@ -56,7 +55,7 @@ class Wrapped:
 class RoundEnded:
     """A round of a loop is over; `values` are those of the student's variables, by their names.
 
-    Of each there are its array, its type and its note; `carried` are the names that go on into the
+    Each value is an array, its type and its note; the loop carries the names in `carried` into the
     next round.
     """
 
@@ -78,12 +77,12 @@ class Multiplied:
 
 @dataclasses.dataclass(frozen=True)
 class Computed:
-    """An operation has computed; what an observer returns becomes the note of its results.
+    """An operation has run; what an observer returns becomes the note of its results.
 
-    `operands` and `results` are tiles of all programs, `notes` are those of the operands, `types`
-    those of operands and results. `makers` are the operations that made the operands, None of what
-    a loop or a branch handed on; `loops` are those around it, the innermost first. Accesses to
-    memory are events of this kind too.
+    `operands` and `results` are tiles of all programs, `notes` belong to the operands, `types` to
+    operands and results. `makers` are the operations that made the operands, None for an argument
+    of a block; `loops` are the loops around the operation, the innermost first. Accesses to memory
+    are events of this kind, too.
     """
 
     op: Operation
@@ -98,7 +97,7 @@ class Computed:
 
 @dataclasses.dataclass(frozen=True)
 class Flowed:
-    """A launch or an operator is over: what lies in its `targets` may be made of its `sources`."""
+    """A launch or an operator is over: its `targets` may hold results of its `sources`."""
 
     sources: tuple[Tensor, ...]
     targets: tuple[Tensor, ...]

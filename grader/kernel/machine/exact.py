@@ -1,7 +1,7 @@
-"""Exact mode: numbers have 64 bits wherever a kernel rounds them to 32 or 16.
+"""Exact mode: a kernel's numbers have 64 bits where they would have 32 or 16.
 
-A module is widened before it is translated. Each operation that makes numbers of 16 bits is a site:
-in a call of exact mode it rounds only if that call asks for it, by its key.
+`widen` changes a module before its translation. Each operation that makes 16-bit numbers is a site,
+which rounds only if a call in exact mode asks for it by the site's key.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _HALF = ("f16", "bf16")
 _CASTS = ("arith.truncf", "tt.fp_to_fp")
 _LOOPS = ("scf.for", "scf.while", "scf.if")
 _DTYPES = [DTYPES[name] for name in _WIDENED]
-_FEWEST = 32  # queries, so many that nothing else has as many numbers by chance
-# What hands numbers on as they are.
+_FEWEST = 32  # queries: with fewer, other tensors may have as many numbers by chance
+# Operations that pass numbers on unchanged.
 _MOVES = {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.join"}
 _MOVES |= {"tt.split", "tt.cat", "tt.gather", "arith.select", "scf.yield", "scf.condition"}
 _NO_SITES = {"arith.constant", *_LOOPS, *_MOVES}
@@ -33,7 +33,7 @@ _UNKNOWN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_stri
 
 
 def widen(module: Module) -> None:
-    """Give all floating-point numbers of a module 64 bits; what is behind a pointer stays."""
+    """Give all floating-point numbers of a module 64 bits; memory keeps its types."""
     module.types = [
         dataclasses.replace(type, element="f64") if type and type.element in _WIDENED else type
         for type in module.types
@@ -41,11 +41,11 @@ def widen(module: Module) -> None:
 
 
 class Site(NamedTuple):
-    """What makes numbers of 16 bits: the student's `name` for these, and how they are used.
+    """An operation that makes 16-bit numbers: the student's `name` for them, and their `use`.
 
-    Of a `dot` they are an operand, as the weights are, or there is only a `store`; else others are
-    computed from them, and `use` is the operation itself. The key is the line, negative in the
-    first two cases.
+    `use` is "dot" for an operand of a dot, as the weights are, and "store" for numbers that are
+    only stored. If others are computed from them, it is the name of the site's own operation. The
+    key is the line, negative for "dot" and "store".
     """
 
     key: int
@@ -60,9 +60,9 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
     found: list[Operation] = []
     multiplied: list[int] = []
     used: list[int] = []
-    same: dict[int, list[int]] = {}  # numbers that are handed on, or widened
-    computing: dict[int, list[int]] = {}  # what the operations of a line work with
-    named: set[int] = set()  # what alone comes of an operation: a loop's results share one name
+    same: dict[int, list[int]] = {}  # from results to the operands that they pass on or widen
+    computing: dict[int, list[int]] = {}  # by line, the operands of operations that compute
+    named: set[int] = set()  # single results: those of a loop share one name
     for op in module.operations:
         named.update(op.results[:1] if len(op.results) == 1 and not op.regions else ())
         if op.name in (*_MOVES, "arith.extf"):
@@ -80,7 +80,7 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
     passed, computed = reached(multiplied, made), reached(used, made)
 
     def what(op: Operation) -> Any:
-        # One cast for a dot and one for a sum are one rounding.
+        # Equal casts of one value, for a dot and for a sum, are one rounding.
         return (op.operands, module.type(op.results[0])) if op.name in _CASTS else op
 
     for_dots = {what(op) for op in found if op.results[0] in passed}
@@ -88,7 +88,7 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
     def site(op: Operation) -> Site:
         (result,), line = op.results, op.place.line_in(path)
         of_operand = op.name in _CASTS and op.operands[0] in named
-        # The name on a line is that of its result: in `acc += x * w` not of the product.
+        # A line names only its last result: in `acc += x * w` not the product.
         parts = () if op.name in _CASTS else reached(list(computing.get(line, ())), same)
         whole = "" if result in parts else op.place.name
         name = module.names[op.operands[0]] if of_operand else whole
@@ -100,43 +100,43 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
 
 
 class Exact(DispatchMode):
-    """One call in exact mode; `found` has the sites that make other numbers if they round.
+    """One call in exact mode; `found` has the sites that change numbers if they round.
 
-    What kernels and operators of PyTorch store is rounded in memory; what is read from there is
-    what was stored, for as long as memory holds it rounded.
+    Kernels and PyTorch operators store rounded numbers in memory; a read returns the exact ones, as
+    long as memory still holds those that they were rounded to.
     """
 
     def __init__(self, rounding: Collection[int], queries: int) -> None:
-        """Round at the sites with these keys; `line` is that of the host code that is carried out.
+        """Round at the sites with these keys; `line` is the running line of the host code.
 
-        What has a number for each of the `queries` of all heads, as lse and delta have, is what
-        others are computed from.
+        A tensor with a number for each of the `queries` of all heads, such as lse or delta, counts
+        as one that other numbers are computed from.
         """
         super().__init__()
         self._rounding = frozenset(rounding)
         self._queries, self.line = queries, 0
-        self._kept: list[tuple[int, torch.dtype, Tensor]] = []  # from an address on
+        self._kept: list[tuple[int, torch.dtype, Tensor]] = []  # addresses, types, and exact values
         self.found: dict[int, Site] = {}
 
     def rounds(self, site: Site) -> bool:
         return site.key in self._rounding
 
     def settled(self, site: Site, values: Tensor) -> Tensor:
-        """Return what a site makes of values, rounded or not."""
+        """Return a site's values, rounded if the call asks for it; note whether that matters."""
         rounded = cast(cast(values, site.dtype), torch.float64)
         if bool(((rounded != values) & (values == values)).any()):
             self.found.setdefault(site.key, site)
         return rounded if self.rounds(site) else values
 
     def _of_host(self, values: Tensor, dtype: torch.dtype, name: str, use: str) -> Tensor:
-        """Return what the running line of the host makes, or hands a kernel, rounded or not."""
+        """Settle values that the running host line makes, or passes to a kernel."""
         if dtype is torch.float32 or not self.line:
             return values
         key = self.line if values.numel() == self._queries >= _FEWEST else -self.line
         return self.settled(Site(key, name, dtype, use), values)
 
     def given(self, memory: Tensor, name: str) -> Tensor | None:
-        """Return what a kernel finds in a tensor that it is given; None of whole numbers."""
+        """Return the values that a kernel reads in a tensor that it gets, None for integers."""
         if not memory.is_floating_point():
             return None
         values = self.read(memory)
@@ -145,7 +145,7 @@ class Exact(DispatchMode):
         return self._of_host(values, memory.dtype, name, "")
 
     def read(self, memory: Tensor) -> Tensor:
-        """Return what lies in memory, without gaps, as it was before it was rounded."""
+        """Return the values of contiguous memory as they were before rounding."""
         values, start, size = memory.double(), memory.data_ptr(), memory.itemsize
         for first, dtype, kept in self._kept:
             offset, odd = divmod(first - start, size)
@@ -157,7 +157,7 @@ class Exact(DispatchMode):
         return values
 
     def keep(self, memory: Tensor, values: Tensor) -> None:
-        """Round values into memory, where it holds others, and keep them."""
+        """Round values into memory, where they differ from it, and remember the exact ones."""
         rounded = cast(values, memory.dtype)
         other = (rounded != memory) & ~((rounded != rounded) & (memory != memory))
         memory[other] = rounded[other]
@@ -165,13 +165,13 @@ class Exact(DispatchMode):
         self._kept.append((memory.data_ptr(), memory.dtype, values))
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Return a tensor, of any strides, as it was before it was rounded."""
+        """Return the values of a tensor, of any strides, as they were before rounding."""
         if tensor.dtype not in _DTYPES or not tensor.numel():
             return tensor
         return self.read(flat(tensor)).as_strided(tensor.shape, tensor.stride())
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        """Let the host compute with numbers of 64 bits, too, and keep what comes out."""
+        """Run an operator of the host, repeat it in 64 bits, and remember the exact result."""
         kwargs = kwargs or {}
         name = function._schema.name.partition("::")[2]
         tensors = [x for x in args if isinstance(x, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""Where a kernel's values come from, as its text tells: offsets of pointers, pointers of stores."""
+"""The data flow of a kernel's text: what pointer offsets are made of, where stores may go."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FROM_ANYWHERE = ("tt.load", "tt.int_to_ptr")
 
 
 def reached(wanted: list[int], made: dict[int, list[int]]) -> set[int]:
-    """Return the values from which those that are wanted are made, and these."""
+    """Return the wanted values, and all values that they are made of."""
     found: set[int] = set()
     while wanted:
         value = wanted.pop()
@@ -25,7 +25,7 @@ def reached(wanted: list[int], made: dict[int, list[int]]) -> set[int]:
 
 
 def handed(op: Operation) -> Iterator[tuple[int, int]]:
-    """Yield the values that a loop or a branch gives, each with one that it may have come from."""
+    """Yield each value that a loop or a branch passes on, with one that it may come from."""
     pairs: list[tuple[Sequence[int], Sequence[int]]] = []
     lasts = [region[0].last.operands if region[0].last else () for region in op.regions]
     if op.name == "scf.if":
@@ -42,7 +42,7 @@ def handed(op: Operation) -> Iterator[tuple[int, int]]:
 
 
 def made_of(module: Module, computes: Callable[[Operation], bool]) -> dict[int, list[int]]:
-    """Return of each value those that it is made of, by what `computes` and by what hands on."""
+    """Map each value to its sources, by operations that `computes` accepts, loops and branches."""
     made: dict[int, list[int]] = {}
     for op in module.operations:
         for result in op.results if computes(op) else ():
@@ -53,17 +53,17 @@ def made_of(module: Module, computes: Callable[[Operation], bool]) -> dict[int, 
 
 
 def offsets(module: Module) -> frozenset[int]:
-    """Return the values of 32 bits that offsets of pointers are made of, through loops too."""
+    """Return the 32-bit values that pointer offsets are made of, through loops too."""
     wanted = [op.operands[1] for op in module.operations if op.name == "tt.addptr"]
     found = reached(wanted, made_of(module, lambda op: op.name in _MAKING_OFFSETS))
     return frozenset(value for value in found if module.type(value).element == "i32")
 
 
 def stored_to(module: Module) -> frozenset[int]:
-    """Return the parameters of the kernel through which it may store; too many rather than few.
+    """Return the kernel's parameters through which it may store, too many rather than too few.
 
-    A loop, a branch or a call hands each pointer on to one place: what is only loaded from stays
-    apart from what is stored to, though a loop moves both.
+    A loop, a branch or a call passes each pointer to one place, so that a pointer that the kernel
+    only loads through stays apart from one that it stores through, even if one loop moves both.
     """
     entry = module.functions[module.entry][0].arguments
     wanted: list[int] = []

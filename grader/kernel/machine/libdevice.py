@@ -1,6 +1,6 @@
 """The functions of libdevice that kernels of attention may call by their symbols, as `__nv_expf`.
 
-See https://docs.nvidia.com/cuda/libdevice-users-guide/. One that is not here is not modelled.
+See https://docs.nvidia.com/cuda/libdevice-users-guide/. The machine models no others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _away_from_zero(x: Tensor) -> Tensor:
 
 
 def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Multiply and add with one rounding: of 32 bits or fewer the product is exact in 64."""
+    """Multiply and add with one rounding: fp64 holds the product of fp32 numbers exactly."""
     return cast(a.double() * b.double() + c.double(), a.dtype)
 
 
@@ -38,7 +38,7 @@ _SAME = (
     *("acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "fmod", "atan2", "hypot", "copysign"),
     *("nextafter", "remainder", "fmax", "fmin", "pow", "ldexp", "abs"),
 )
-# In the name one f stands behind that of fp32, as in __nv_expf.
+# The symbol of an fp32 function has an f behind the name, as __nv_expf.
 _FLOATS: dict[str, Function] = {
     **{name: getattr(torch, name) for name in _SAME},
     "fabs": torch.abs,
@@ -86,7 +86,7 @@ _NAMED: dict[str, Function] = {
 
 @functools.cache
 def function(symbol: str) -> Function | None:
-    """Return what a symbol computes, None where it is not known; fp32 ends with f, fp64 may d."""
+    """Return the function of a symbol, or None; symbols of fp32 end with f, some of fp64 with d."""
     name = symbol.removeprefix("__nv_")
     for known in (name, name.removesuffix("f"), name.removesuffix("d"), name.removesuffix("_rn")):
         found = _NAMED.get(known) or _FLOATS.get(known) or _NAMED.get(known.removesuffix("f"))

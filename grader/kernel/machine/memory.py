@@ -1,7 +1,7 @@
-"""Loads, stores and atomic operations: every active lane is compared with its tensor's bounds.
+"""Loads, stores and atomic operations, which check every active lane against its tensor's bounds.
 
-An access of all programs is made at once. Where lanes of one store meet, the last stays; lanes of
-one atomic operation that meet come one behind the other, in the order of programs.
+All programs access memory at once. Where lanes of one store meet, the last one wins; lanes of one
+atomic operation that meet run one after the other, in the order of programs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Part = tuple[Memory, Tensor, Tensor | None]
 
 
 class Accesses:
-    """The accesses of one operation of a kernel: where they go, and who observes them."""
+    """Finds the elements that one operation of a kernel accesses, and reports accesses."""
 
     def __init__(self, op: Operation, translation: Translation, what: str, mask: int | None):
         self.op = op
@@ -62,12 +62,12 @@ class Accesses:
         return self._translation.state
 
     def parts(self, env: Env) -> list[Part]:
-        """Return the tensors that active lanes are in, with the places in them, and a mask.
+        """Return the tensors that active lanes access, each with offsets in it and a mask.
 
-        Places under the mask are inside the tensor, and so are the others.
+        All offsets are inside the tensor, those of masked lanes included.
 
         Raises:
-            OutOfBounds: a lane is outside of its tensor.
+            OutOfBounds: an active lane is outside its tensor.
         """
         memories, pointers = self.state.memories, env[self.pointers]
         mask = env[self.mask] if self.mask is not None else None
@@ -112,7 +112,7 @@ class Accesses:
     def _error(
         self, memory: Memory | None, offsets: Tensor, outside: Tensor, active: Tensor, env: Env
     ) -> OutOfBounds:
-        """Say what the first program that is outside does there, of `active` lanes in a tensor."""
+        """Describe how the first program out of bounds accesses a tensor with `active` lanes."""
         row = int(outside.reshape(len(outside), -1).any(1).nonzero()[0, 0])
         shape = torch.broadcast_shapes(outside.shape[1:], offsets.shape[1:], self.type.shape)
         lost, lanes, places = (
@@ -158,9 +158,9 @@ class Accesses:
         return OutOfBounds(f"{self._what} outside {where}{text}", self.op.place, how)
 
     def _starts_outside(self, memory: Memory, row: int, env: Env) -> bool:
-        """Whether the pointer itself is outside in a program, before a tile's offsets are added.
+        """Whether a program's pointer is outside already before a tile's offsets are added.
 
-        That is the last one that does not point to a tile, and that another line made.
+        That pointer is the last scalar one on another line than the operation that uses it.
         """
         made = {value: op for op in self._translation.module.operations for value in op.results}
         value, line = self.pointers, self.op.place.line
@@ -175,7 +175,7 @@ class Accesses:
         return not 0 <= offset < memory.size(self.width)
 
     def tell(self, kind: str, env: Env, part: Part, value: Tensor) -> None:
-        """Tell the launch's observers."""
+        """Report an access to the launch's observers."""
         observe = self.state.observe
         memory, index, mask = part
         if observe is None or not memory.may_change:
@@ -210,7 +210,7 @@ def load(op: Operation, translation: Translation) -> Run:
             memory, index, here = part
             memory.is_read = True
             loaded = torch.take(memory.as_dtype(dtype), index)
-            if memory.may_change and site:  # what is added up there
+            if memory.may_change and site:  # a sum in memory
                 loaded = accesses.state.exact.settled(site, loaded)
             value = loaded if here is None else torch.where(here, loaded, value)
             accesses.tell(events.LOAD, env, part, loaded)
@@ -258,7 +258,7 @@ _UPDATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def atomic_rmw(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.atomic_rmw; its result is what was there before."""
+    """Translate a tt.atomic_rmw; its result is the old value."""
     op.check(())
     kind = op.words[0] if op.words else ""
     if kind not in _UPDATES:
@@ -275,7 +275,7 @@ def atomic_cas(op: Operation, translation: Translation) -> Run:
     _, compared, value = op.operands
 
     def update(old: Tensor, expected: Tensor, new: Tensor) -> Tensor:
-        if old.is_floating_point():  # bits are compared
+        if old.is_floating_point():  # a GPU compares bits
             kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[old.itemsize]
             return torch.where(old.view(kind) == expected.contiguous().view(kind), new, old)
         return torch.where(old == expected, new, old)
@@ -296,7 +296,7 @@ def _atomic(
     type = translation.module.type(result)
     dtype, shape = dtype_of(type), type.shape
     accesses = Accesses(op, translation, _ATOMIC, mask)
-    accesses.is_masked &= mask not in translation.constants  # which may be Triton's own
+    accesses.is_masked &= mask not in translation.constants  # a constant mask may be Triton's own
     site = translation.sites.get(op)
     nothing, everywhere = filled(type, 0), filled(Type(shape, "i1"), True)
 
@@ -327,7 +327,7 @@ def _atomic(
 def _one_behind_the_other(
     flat: Tensor, places: Tensor, values: list[Tensor], update: Callable[..., Tensor]
 ) -> Tensor:
-    """Update places, those that are the same in their order; return what was there before each."""
+    """Update places, equal ones one after the other; return the value before each update."""
     old = zeros(places.shape, dtype=flat.dtype)
     order = torch.argsort(places, stable=True)
     ordered = places[order]

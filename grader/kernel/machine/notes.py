@@ -1,9 +1,9 @@
-"""Notes: what an observer knows of a value beside its numbers, kept where the value is kept.
+"""Notes: what an observer knows of a value beyond its numbers, stored beside the value.
 
-A module is annotated before it is translated: behind each operation that an observer may want to
-see stands another one that asks it for notes of the results, and loops and branches hand on the
-notes of what they hand on. So a note goes wherever its value goes, and is cut and put together with
-the programs that it is of.
+`annotate` changes a module before its translation. Behind each operation that an observer may want
+to see it inserts another one, which asks the observer for notes of the results; loops and branches
+then pass on the notes of the values that they pass on. So a note follows its value, and the machine
+splits and merges it with the value's programs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from grader.kernel.machine.steps import Env, Run, Translation
 from grader.kernel.machine.ttir import Block, Module, Operation, Type
 
 ASKING = "machine.note"
-NOTE = Type((), "i1")  # by identity
+NOTE = Type((), "i1")  # compared by identity
 _MEMORY = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 LOOPS = ("scf.for", "scf.while")
 _HANDING_ON = (*LOOPS, "scf.if")
@@ -33,9 +33,10 @@ class Nothing:
         return self
 
     def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Any:
-        """Return one note for the notes of parts, which have `counts` programs each.
+        """Merge the notes of parts, which have `counts` programs each, into one.
 
-        `place` is where each program is in the parts. Called on the first note that knows anything.
+        `place` has each program's position in the parts, one behind the other. The function of this
+        name calls the method on the first note that is not NOTHING.
         """
         return self
 
@@ -44,7 +45,7 @@ NOTHING = Nothing()
 
 
 def together(notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Any:
-    """Return one note for all programs: `place` has where each is in the notes' order."""
+    """Merge notes into one for all programs; `place` has the position of each in the notes."""
     first = next((note for note in notes if note is not NOTHING), NOTHING)
     return first.together(notes, counts, place)
 
@@ -55,11 +56,11 @@ class Asking(Operation):
     of: Operation
     makers: tuple[Operation | None, ...]
     loops: tuple[Operation, ...]
-    noted: tuple[int, ...]  # whose notes those of the operands are
+    noted: tuple[int, ...]  # the values whose notes stand for the operands
 
 
 def annotate(module: Module) -> int:
-    """Annotate a module; return how far behind its value a note has its number."""
+    """Annotate a module; return the distance from the number of a value to that of its note."""
     distance = len(module.types)
     followed = {v for v, type in enumerate(module.types) if type.is_float and not type.pointee}
 
@@ -69,7 +70,7 @@ def annotate(module: Module) -> int:
         return tuple(value + distance for value in values if value in followed)
 
     def compared(value: int, maker: Operation | None) -> int:
-        """Return what a condition compares, which has a note; else the value itself."""
+        """Return the first operand of a comparison, which has a note; else the value itself."""
         return maker.operands[0] if maker and maker.name == "arith.cmpf" else value
 
     def visit(blocks: list[Block], loops: tuple[Operation, ...] = ()) -> None:
@@ -89,7 +90,7 @@ def annotate(module: Module) -> int:
                         visit(region, (op, *loops) if op.name in LOOPS else loops)
                     op.results += notes(op.results)
                 if op.name in (*_HANDING_ON, *_ENDS):
-                    # The bounds of a loop and the condition of a branch are no floats.
+                    # Bounds of a loop and conditions are no floats, and add no notes.
                     op.operands += notes(op.operands)
                 elif op.name in _MEMORY or any(value in followed for value in op.results):
                     asking = Asking(ASKING, notes(op.results), (), op.place)
@@ -107,7 +108,7 @@ def annotate(module: Module) -> int:
 
 
 def translate(op: Operation, translation: Translation) -> Run:
-    """Translate what `annotate` has put in."""
+    """Translate an operation that `annotate` inserted."""
     assert isinstance(op, Asking)
     operands, results, distance = op.of.operands, op.of.results, translation.distance
     types = tuple(translation.module.types[value] for value in (*operands, *results))

@@ -1,8 +1,8 @@
 """Reads TTIR as Triton 3.6 to 3.9 print it.
 
-The text is the only whole interface: Triton's Python bindings of MLIR (3.7) give names, operands
-and attributes that are one number, and neither constants, lists, predicates, locations nor the
-targets of branches. Each operation is one line, or begins and ends regions with one.
+The text is the only complete interface: Triton's Python bindings of MLIR (3.7) lack constants,
+predicates, locations, targets of branches, and attributes that are no single number. Each operation
+is one line, or begins and ends its regions with one.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def parse(text: str) -> Module:
     """Return the module that `text` stands for.
 
     Raises:
-        Unmodelled: it has an operation, or a type, of which it cannot be said what it means.
-        BadText: it is no TTIR, or there is too much of it.
+        Unmodelled: the text has an operation or a type whose meaning is unknown.
+        BadText: the text is no TTIR, or too long.
     """
     return _Parser(text).module
 
@@ -139,7 +139,7 @@ class _Parser:
         return [(name.strip(), type_of(type)) for name, _, type in pairs]
 
     def _region(self, arguments: Iterable[tuple[str, Type]] = ()) -> list[Block]:
-        """Read blocks up to the brace that closes the region, whose line is kept."""
+        """Read blocks up to the line that closes the region, and put it into `_closing`."""
         self._scopes.append({})
         if len(self._scopes) > MAX_DEPTH:
             raise BadText(f"regions in each other more than {MAX_DEPTH} deep")
@@ -190,7 +190,7 @@ class _Parser:
         return line[: match.start()], self._places.of(match[1])
 
     def _read(self, op: Operation, rest: str) -> list[Type]:
-        """Read what stands behind an operation's name; return the types of its results."""
+        """Read the text behind an operation's name; return the types of its results."""
         if op.name in self._nested:
             return self._nested[op.name](op, rest)
         if rest.endswith("{"):
@@ -239,7 +239,7 @@ class _Parser:
             raise op.unmodelled()
 
     def _results(self, op: Operation, kinds: str) -> list[Type]:
-        """Return the types of the results, of which some operations print another's alone."""
+        """Return the types of the results, for which some operations print an operand's alone."""
         if not kinds:
             return []
         if "->" in kinds:
@@ -322,7 +322,7 @@ def types_of(text: str) -> list[Type]:
 
 
 class Places:
-    """The places that a text's locations stand for, each found when it is asked for."""
+    """The places that a text's locations stand for, each resolved on first use."""
 
     _LINE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):\d+')
     _NAMED = re.compile(r'"([^"]*)"\((.*)\)')

@@ -1,7 +1,7 @@
 """A kernel that the machine can launch: its TTIR, translated into steps over all programs.
 
 Pure operations on constants are computed once, when a kernel is translated. A launch runs as many
-programs at once as fit, one where programs wait for each other.
+programs at once as its limits allow, but only one where programs wait for each other.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Program(Translation):
         """Translate a module; with `overflow` observers see offsets of 32 bits wrap around.
 
         With `noted` they see what each operation computes, and may keep notes of it. With `path`,
-        that of the submission, it is one for exact mode.
+        that of the submission, the program is for exact mode.
 
         Raises:
-            Unmodelled: it has an operation whose meaning is not known.
+            Unmodelled: the module has an operation whose meaning is unknown.
         """
         super().__init__(module)
         if path:
@@ -137,7 +137,7 @@ class Program(Translation):
         return settling
 
     def _checked(self, op: Operation, function: Callable[..., Tensor]) -> Run:
-        """Compute integers in 64 bits beside 32, and tell of those that differ."""
+        """Compute 32-bit integers in 64 bits, and report those that wrap around."""
         a, b = op.operands
         (result,) = op.results
 
@@ -217,19 +217,19 @@ class Program(Translation):
         only: Sequence[int] | None = None,
         **how: Any,
     ) -> None:
-        """Run all programs of a grid, or `only` those of these numbers.
+        """Run all programs of a grid, or `only` those with these numbers.
 
         Args:
             grid: how many programs there are along each axis.
             arguments: a name and a value, a tensor or a number, for each parameter.
             addresses: what the kernel takes for the address of a tensor, by its real one.
-            limits: what the launch may take.
+            limits: those of the launch.
             how: `observe`, `tf32`, `lenient` and `exact`, as in `State`.
 
         Raises:
             OutOfBounds: an access is outside its tensor.
-            Stopped, MemoryError: a limit is reached.
-            BadGrid: no GPU takes such a number of programs.
+            Stopped, MemoryError: the launch exceeds a limit.
+            BadGrid: no GPU supports so many programs along an axis.
         """
         programs = math.prod(grid)
         check_grid(grid)
@@ -251,7 +251,7 @@ class Program(Translation):
         most = min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
         at_once = 1 if self._waits else max(1, most)
         chosen = arange(programs) if only is None else torch.tensor(only)
-        for first in range(0, len(chosen), at_once):  # of an empty grid nothing runs
+        for first in range(0, len(chosen), at_once):  # no pass for an empty grid
             state.take(1)
             some = env.copy()
             some[0] = chosen[first : first + at_once]
@@ -283,7 +283,7 @@ class Program(Translation):
 def _waits(module: Module) -> bool:
     """Whether programs may wait for each other: a `while` with an atomic or volatile access.
 
-    All of them would take each round at once, and who holds a lock would never give it back.
+    If all ran each round at once, a program that holds a lock would never release it.
     """
     loops = (op for op in module.operations if op.name == "scf.while")
     return any(

@@ -1,7 +1,7 @@
 """What a kernel is translated into: steps over an environment, and what they share in a launch.
 
-An environment is a list with the array of each value at its number; at 0 stand the numbers of the
-programs that are in it. All of them are active: where programs part, the environment is cut.
+An environment is a list with the array of each value at its number; element 0 has the numbers of
+its programs. All of them are active: where programs diverge, the environment is split.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_GRID = (2**31 - 1, 65535, 65535)  # programs along each axis, on any GPU
 
 
 class Stopped(AtPlace):
-    """A launch took more than it may: steps, seconds or memory."""
+    """A launch exceeded its limit of steps or seconds."""
 
 
 class BadGrid(ValueError):
@@ -44,7 +44,7 @@ def check_grid(grid: tuple[int, int, int]) -> None:
 
 
 class Failed(NotMeasured):
-    """The machine itself could not translate or run a kernel: nothing can be said of it."""
+    """The machine itself failed to translate or run a kernel, which may be right or wrong."""
 
     def __init__(self, error: Exception) -> None:
         text = " ".join(str(error).split())[:200]
@@ -57,9 +57,9 @@ class Asserted(AtPlace, AssertionError):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What one launch may take; `seconds` are those of a core.
+    """The limits of one launch; `seconds` are CPU time.
 
-    `elements` and `value_bytes` are those of programs that run at once.
+    `elements`, of the widest tile, and `value_bytes` are sums over programs that run at once.
     """
 
     steps: int = 20_000_000
@@ -70,11 +70,11 @@ class Limits:
 
 @dataclasses.dataclass(eq=False)
 class State:
-    """One launch while it runs; `observe` gets an event of all that happens.
+    """One launch while it runs; `observe` gets its events.
 
-    With `tf32` operands of fp32 dots are cut to TF32 where the kernel lets a GPU do so, and with
-    `lenient` a load without `other` finds 0 where its mask is false, and what is outside of its
-    tensor is left out as if a mask were false there. `exact` is the call's, of exact mode.
+    With `tf32`, fp32 dots truncate their operands to TF32 where the kernel lets a GPU do so. With
+    `lenient`, a load without `other` returns 0 in masked lanes, and lanes outside their tensor
+    count as masked. `exact` is the call's object in exact mode.
     """
 
     grid: tuple[int, int, int]
@@ -90,10 +90,10 @@ class State:
         self._end = time.process_time() + self.limits.seconds
 
     def take(self, steps: int, place: Place | None = None) -> None:
-        """Take steps off the limit that are about to run, in a loop perhaps.
+        """Subtract steps that are about to run from the limit.
 
         Raises:
-            Stopped: the limit is reached.
+            Stopped: the launch exceeds its limit of steps or seconds.
         """
         self._steps -= steps
         if self._steps < 0:
@@ -104,7 +104,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """A translated block: operations, each with its step, and the last one."""
+    """A translated block: its operations, each with its step, and `last`, its terminator."""
 
     steps: list[tuple[Operation, Run]]
     last: Operation | None = None
@@ -114,18 +114,18 @@ class Body:
         return self.last.operands if self.last else ()
 
     def run(self, env: Env) -> list[Tensor]:
-        """Run the steps one behind the other; return what the last operation hands on."""
+        """Run the steps in order; return the values that the terminator passes on."""
         for _, run in self.steps:
             run(env)
         return [env[value] for value in self.yields]
 
 
 class Translation:
-    """What the translators of operations are given: the module, its bodies, and the launch.
+    """What the translators of operations share: the module, its bodies, and the launch.
 
-    `constants` are the arrays of what is known before a launch, and `state` is the launch's. A note
-    of a value has its number `distance` behind it, where notes are kept. `by_blocks` says that the
-    kernel has block pointers or descriptors.
+    `constants` are the arrays of values known before a launch, `state` is that of the launch. The
+    number of a value's note is `distance` above the value's, 0 in a module without notes.
+    `by_blocks` says that the kernel has block pointers or descriptors.
     """
 
     state: State
@@ -151,7 +151,7 @@ class Translation:
         return env
 
     def live(self, *regions: list[Block]) -> list[int]:
-        """Return the values that regions use and do not define, and 0."""
+        """Return 0 and the values, but for constants, that regions use and do not define."""
         blocks = [block for region in regions for block in region]
         inside = list(operations(blocks))
         blocks += [block for op in inside for region in op.regions for block in region]

@@ -1,7 +1,7 @@
 """The tensors of a launch, and pointers into them.
 
-A pointer is the number of its tensor << 50, plus 2**49, plus elements from the tensor's first: it
-keeps its tensor whatever is added to it, through selections and loops.
+A pointer is the number of its tensor << 50, plus 2**49, plus the offset from the tensor's first
+element: it still tells its tensor after additions, selections and loops.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from grader.kernel.machine.ttir import AtPlace, Place
 
 SHIFT = 50
 MIDDLE = 1 << 49
-WRAPS = "a 32-bit offset overflows"  # and so an access is outside
+WRAPS = "a 32-bit offset overflows"  # and puts an access out of bounds
 
 
 def extent(size: Sequence[int], stride: Sequence[int]) -> int:
-    """Return how many elements there are from the first of a tensor to behind its last."""
+    """Return the number of elements from a tensor's first to its last, with gaps between them."""
     if not math.prod(size):
         return 0
     return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Return a tensor's elements from the first to the last, with what lies between them."""
+    """Return a tensor's memory from the first element to the last, with gaps between them."""
     return tensor.detach().as_strided((extent(tensor.shape, tensor.stride()),), (1,))
 
 
 def place_in(grid: tuple[int, int, int], numbers: Any) -> tuple[Any, Any, Any]:
-    """Return x, y and z of programs of a launch, by their numbers."""
+    """Return the grid coordinates x, y and z of programs from their numbers."""
     x, y, _ = grid
     return numbers % x, numbers // x % y, numbers // (x * y)
 
 
 class Outside(enum.StrEnum):
-    """How an access is outside."""
+    """How an access is out of bounds."""
 
     EDGE = "edge"  # a tile begins in its tensor and reaches past its end, without a mask
-    MASK = "mask"  # as EDGE, with a mask that lets it
+    MASK = "mask"  # as EDGE, although there is a mask
     BLOCK = "block"  # as EDGE, by a block pointer
-    STRIDE = "stride"  # its elements lie apart as none of the tensor's strides says
-    SHIFT = "shift"  # as EDGE or MASK, where the tile divides the tensor: nothing is to be masked
+    STRIDE = "stride"  # the distance of its elements is none of the tensor's strides
+    SHIFT = "shift"  # as EDGE or MASK, where tiles divide the tensor, and need no mask
     TILE = "tile"  # a whole tile lies past the end
     BEFORE = "before"  # before the start
-    POINTER = "pointer"  # as TILE or BEFORE, and so does the pointer to which its offsets are added
+    POINTER = "pointer"  # as TILE or BEFORE, by the pointer alone, before it has a tile's offsets
     NOWHERE = "nowhere"  # in no tensor
     WRAPS = "wraps"  # by an offset of 32 bits that overflows
 
@@ -65,13 +65,12 @@ class OutOfBounds(AtPlace):
 
 @dataclasses.dataclass(eq=False)
 class Memory:
-    """One tensor that a launch was given; `names` are those of the arguments that it came by.
+    """One tensor of a launch; `names` are those of the arguments that pass it.
 
-    `flat` are its elements from the first to the last, with what lies between them; to the kernel
-    the first is at `address`. A launch that
-    stores to it after it had read from it, or by an atomic operation, has `updated` it; one whose
-    kernel has no store through any of its arguments leaves it as it is. `exact` are its elements in
-    exact mode.
+    `flat` is its memory from the first element to the last; the kernel sees it at `address`.
+    `is_updated` says that the launch stored to it after a read, or by an atomic operation, and
+    `may_change` that the kernel has a store through one of the arguments. `exact` are its elements
+    in exact mode.
     """
 
     number: int
@@ -98,7 +97,7 @@ class Memory:
         return self.flat.numel() * self.flat.itemsize // width
 
     def apart(self, offsets: Tensor) -> int:
-        """Return how far the elements of a tile lie apart, 0 if as a stride of the tensor says."""
+        """Return a distance of a tile's elements that is no stride of the tensor, 0 if none."""
         for axis in range(offsets.dim()):
             first, *others = (
                 offsets.movedim(axis, 0).reshape(offsets.shape[axis], -1)[:2, 0].tolist()
@@ -108,17 +107,17 @@ class Memory:
         return 0
 
     def is_divided(self, tile: torch.Size) -> bool:
-        """Whether the last axes of the tensor are as long as tiles of a size side by side."""
+        """Whether tiles of a size divide the last axes of the tensor evenly."""
         lengths = self.tensor.shape[len(self.tensor.shape) - len(tile) :]
         return len(lengths) == len(tile) and not any(
             n % m for n, m in zip(lengths, tile, strict=True)
         )
 
     def index_of(self, offset: int) -> list[int]:
-        """Return the index that an offset from the first element amounts to, by the strides.
+        """Return the index of an offset from the first element, by the strides.
 
-        Past the end the outermost axis that has a length passes its own; before the start that of
-        the rows is negative.
+        Past the end, the index of the outermost axis longer than 1 is too large; before the start,
+        that of the rows is negative.
         """
         shape, strides = self.tensor.shape, self.tensor.stride()
         index = [0] * len(shape)
@@ -188,7 +187,7 @@ class Memories:
 
 
 def reinterpreted(pointers: Tensor, width: int, other: int) -> Tensor:
-    """Return pointers to elements of `width` bytes as such to elements of another width."""
+    """Turn pointers to elements of `width` bytes into pointers to elements of `other` bytes."""
     if width == other:
         return pointers
     numbers = pointers >> SHIFT << SHIFT

@@ -1,7 +1,7 @@
 """What Triton's operations on whole tiles compute: shapes, dots, reductions, scans.
 
-A reduction halves its axis, neighbour with neighbour, so that any associative function comes out
-as on a GPU, and a sum in 16 bits rounds as often as it does there. Others are torch's.
+A reduction combines neighbours, and so halves its axis each time: any associative function gives
+a GPU's result, and a 16-bit sum rounds as often as there. torch computes the usual ones at once.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _ATTRIBUTES = {
 
 
 def function_of(op: Operation, module: Module) -> Function:
-    """Return what an operation on a tile's shape computes.
+    """Return the function that an operation on a tile's shape computes.
 
     Raises:
-        Unmodelled: it has an attribute that is not known.
+        Unmodelled: the operation has an unknown attribute.
     """
     op.check(_ATTRIBUTES.get(op.name, ()))
     return FUNCTIONS[op.name](op, module)
@@ -175,7 +175,7 @@ _PRECISIONS = {"ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"}
 
 
 def dot(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.dot: of 16 bits products are exact and sums in fp32, rounded at the end."""
+    """Translate a tt.dot: 16-bit operands have exact products and fp32 sums, rounded at the end."""
     types = [translation.module.type(value) for value in op.operands]
     op.check(("inputPrecision", "maxNumImpreciseAcc"))
     precision = op.attributes.get("inputPrecision", "ieee")
@@ -247,9 +247,9 @@ def _of_one_operation(op: Operation, table: dict[str, Callable[..., Tensor]]) ->
 def _combination(
     op: Operation, translation: Translation
 ) -> Callable[[Env, list[Tensor], list[Tensor]], list[Tensor]]:
-    """Return what applies a region to pairs of elements, whatever is in it.
+    """Return a function that applies any region to pairs of elements.
 
-    Each element is a program of its own there, so that it may have branches.
+    Each element counts as a program of its own, so that the region may have branches.
     """
     block = op.regions[0][0]
     body = translation.body(block)
@@ -304,7 +304,7 @@ def reduce(op: Operation, translation: Translation) -> Run:
 
 
 def scan(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.scan: each element with the one so far before it, at twice the distance."""
+    """Translate a tt.scan: combine each element with the one before it, then 2, 4 before ..."""
     axis = _axis(op)
     backwards = op.attributes.get("reverse") == "true"
     shapes = [translation.module.type(value).shape for value in op.operands]
@@ -334,7 +334,7 @@ def scan(op: Operation, translation: Translation) -> Run:
 
 
 def map_elementwise(op: Operation, translation: Translation) -> Run:
-    """Translate a tt.map_elementwise: its region sees one element of each operand, or `pack`."""
+    """Translate a tt.map_elementwise whose region gets one element of each operand at a time."""
     if op.number("pack") != 1:
         raise op.unmodelled("with pack")
     combine = _combination(op, translation)
@@ -349,7 +349,7 @@ def map_elementwise(op: Operation, translation: Translation) -> Run:
 
 
 def _along(value: Tensor, axis: int, shape: tuple[int, ...]) -> Tensor:
-    """Return an array with a place for every element along one axis."""
+    """Expand an array to its full size along one axis."""
     sizes = list(value.shape)
     sizes[axis] = shape[axis - 1]
     return value.expand(sizes)

@@ -1,7 +1,7 @@
 """What a kernel is in TTIR: functions of blocks of operations over numbered values.
 
-A value is known by its number, from 1 on, in the whole module: MLIR prints a name again in a
-sibling region.
+A value's number, from 1 on, is unique in the module; its printed name is not, because MLIR uses
+names again in sibling regions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Place:
 
 
 class AtPlace(Exception):
-    """What a kernel does wrong at a place of its text."""
+    """An error at a place of a kernel's source."""
 
     def __init__(self, text: str, place: Place | None = None) -> None:
         super().__init__(text)
@@ -46,11 +46,11 @@ class AtPlace(Exception):
 
 
 class NotMeasured(Exception):
-    """A kernel could not be run here: it is neither right nor wrong."""
+    """The judge could not run a kernel, which may be right or wrong."""
 
 
 class Unmodelled(AtPlace, NotMeasured):
-    """TTIR has something whose meaning the machine does not know: nothing can be said."""
+    """TTIR has something whose meaning the machine does not know."""
 
     def __init__(self, what: str, place: Place | None = None) -> None:
         super().__init__(f"this Triton operation is not modelled: {what}", place)
@@ -63,7 +63,7 @@ class BadText(NotMeasured):
 
 @dataclasses.dataclass(frozen=True)
 class Type:
-    """A type: of a number where `shape` is empty. `pointee` is what a pointer points to."""
+    """The type of a tile, or of a number if `shape` is empty; `pointee` is what it points to."""
 
     shape: tuple[int, ...]
     element: str
@@ -104,9 +104,9 @@ def type_of(text: str) -> Type:
 
 @dataclasses.dataclass(eq=False)
 class Operation:
-    """One operation; `words` are the bare ones of its text, as `slt` or `acq_rel`.
+    """One operation; `words` are the bare words of its text, as `slt` or `acq_rel`.
 
-    `targets` are the labels that a branch goes to, each with the values that it hands on.
+    `targets` are the labels that a branch goes to, each with the values that it passes.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Operation:
 
     @property
     def uses(self) -> tuple[int, ...]:
-        """The values that it works with or hands on."""
+        """The operands, and the values that a branch passes to its targets."""
         return self.operands + tuple(value for _, handed in self.targets for value in handed)
 
     def number(self, name: str) -> int:
@@ -133,19 +133,19 @@ class Operation:
         return tuple(int(n) for n in re.findall(r"-?\d+", self.attributes[name].partition(":")[2]))
 
     def check(self, known: Iterable[str]) -> None:
-        """Raise `Unmodelled` if there is an attribute but these and the hints of a dialect."""
+        """Raise `Unmodelled` for an attribute that is neither `known` nor the hint of a dialect."""
         unknown = {name for name in self.attributes if "." not in name}.difference(known)
         if unknown:
             raise self.unmodelled(" ".join(sorted(unknown)))
 
     def unmodelled(self, what: str = "") -> Unmodelled:
-        """Return the error that says so of this operation."""
+        """Return the error that the machine does not model this operation."""
         return Unmodelled(" ".join(filter(None, (self.name, what))), self.place)
 
 
 @dataclasses.dataclass(eq=False)
 class Block:
-    """Operations that run one behind the other; a branch or a loop hands values to `arguments`."""
+    """Operations that run in order; a branch or a loop passes values to `arguments`."""
 
     label: str
     arguments: list[int]
@@ -165,7 +165,7 @@ class Module:
     names: list[str]
 
     def __post_init__(self) -> None:
-        self.written = self.types  # as the text has them, whatever they are widened to
+        self.written = self.types  # types in the text, before exact mode widens them
 
     @property
     def entry(self) -> str:
@@ -197,7 +197,7 @@ def attribute_list(text: str) -> dict[str, Any]:
 
 
 def split(text: str) -> list[str]:
-    """Split `text` at the commas that stand in no brackets."""
+    """Split `text` at the commas outside brackets."""
     if not any(bracket in text for bracket in "<([{"):
         return [part.strip() for part in text.split(",") if part.strip()]
     parts, depth, start = [], 0, 0

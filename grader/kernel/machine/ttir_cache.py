@@ -1,12 +1,12 @@
 """Keeps the TTIR of kernels in a folder, for later workers of the same submission.
 
-Triton's front end takes a third of the time of a grading, and in most gradings of a watch most
-kernels are what they were. The key of a text is everything that it is made of: the texts, lines and
-names of the kernel and of all functions that it can call, the values of the globals that these
-name, types, constants and options. What is not understood in full has no key, and is translated
-each time; so is what prints or warns while it is translated.
+Triton's front end takes a third of the time of a grading, and a watch grades mostly unchanged
+kernels. The key of a text covers all that determines it: the texts, lines and names of the kernel
+and of all functions that it can call, the values of the globals that these name, types, constants
+and options. A kernel with a part that the cache cannot describe has no key, and is translated each
+time; so is one that prints or warns during its translation.
 
-Whatever runs in a worker can write to the folder: nobody may share one with another's submission.
+Any code in a worker can write to the folder: submissions of two people must never share one.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from typing import Any
 from grader.base import functions
 from grader.base.atomic_write import write_whole_bytes
 
-_FILE = "<the submission>"  # stands for its path, which is another in each worker
+_FILE = "<the submission>"  # replaces its path, which differs between workers
 _PLAIN = (type(None), bool, int, float, str)
-_SPEAKS = "static_print"  # is to be heard each time
+_SPEAKS = "static_print"  # prints during translation, which cached text does not
 Made = tuple[str, bool]  # as capture.front_end returns
 
 
 class Unknown(Exception):
-    """Something of which it is not known here what the front end makes, or does."""
+    """The cache cannot tell what the front end makes of something, or does with it."""
 
 
 class TtirCache:
     """The texts of kernels of the submission at `path`, in a folder."""
 
     def __init__(self, folder: Path, path: str) -> None:
-        """Read and write there; the folder may be absent."""
+        """Read and write in `folder`, which may be absent."""
         self._folder = folder
         self._path = path
-        self._names: dict[int, tuple[Any, str, frozenset[str]]] = {}  # by function, which is held
-        self._warned: list[Any] = []  # kernels; later workers are to hear it too
+        self._names: dict[int, tuple[Any, str, frozenset[str]]] = {}  # by id of a function, held
+        self._warned: list[Any] = []  # kernels; uncached, so that later workers warn, too
 
     def made(
         self, make: Callable[..., Made], source: Any, target: Any, options: dict[str, Any]
     ) -> Made:
-        """Return what `make` makes of a source of Triton's, or has made of one like it."""
+        """Return what `make` returns for a Triton source, or returned for an equal one."""
         key = self._key(source, target, options)
         if key is None or any(source.fn is kernel for kernel in self._warned):
             return make(source, target, options)
@@ -75,7 +75,7 @@ class TtirCache:
         return text, by_blocks
 
     def _key(self, source: Any, target: Any, options: dict[str, Any]) -> str | None:
-        """Return what is the same for sources of which the same text is made."""
+        """Return a key that sources share only if their text is the same; None if there is none."""
         import triton
 
         try:
@@ -91,7 +91,7 @@ class TtirCache:
         return hashlib.sha256("\0".join(map(repr, parts)).encode()).hexdigest()
 
     def _function(self, function: Any, seen: dict[int, int]) -> list[str]:
-        """Describe a function of Triton's, and what its names stand for."""
+        """Describe a Triton function, and the values of its names."""
         if id(function) in seen:
             return [f"function {seen[id(function)]}"]
         seen[id(function)] = len(seen)
@@ -111,14 +111,14 @@ class TtirCache:
         return parts
 
     def _names_in(self, function: Any) -> frozenset[str]:
-        """Return the names that a function says.
+        """Return the names in a function's code.
 
         Raises:
             Unknown: it prints while it is translated.
         """
         held, text, names = self._names.get(id(function), (None, "", frozenset()))
         if held is not function or text != function._src:
-            # What is read here is checked as what Triton reads: grader/kernel/lines.py.
+            # parse() checks the text here, too: see read_as_written in grader/kernel/lines.py.
             nodes = functions.walk(function.parse())
             if any(isinstance(node, ast.Attribute) and node.attr == _SPEAKS for node in nodes):
                 raise Unknown
@@ -130,7 +130,7 @@ class TtirCache:
         """Describe what a name or a constant stands for.
 
         Raises:
-            Unknown: it can be known only by what the front end makes of it.
+            Unknown: only the front end can tell what the value means.
         """
         import triton.language as tl
         from triton.runtime.jit import JITFunction

@@ -1,8 +1,8 @@
 """How often each program of a launch runs each region of a kernel, without computing its tiles.
 
-A region is what runs together: a function's block, the body of a loop, a side of a branch. Of the
-kernel's text only that is executed which loops and branches depend on, so that a sequence of any
-length takes as long as its rounds.
+A region is code that runs together: a function's block, the body of a loop, a side of a branch.
+Only the operations run on which loops and branches depend, so that a long sequence takes no longer
+than its rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from grader.kernel.machine.ttir import Block, Module, NotMeasured, Operation, Pl
 _VISIT, _ACCESS = "visit", "access"
 _SMALL = type_of("i64")
 _LIMITS = Limits(steps=4_000_000, seconds=10.0, elements=1 << 24, value_bytes=1 << 33)
-_MOST_SEEN = 2  # rounds of an access that are looked at, of each program
+_MOST_SEEN = 2  # recorded rounds of an access
 _MOST_SECONDS = 1.0
 _ALIGNED = 512
 _APART = 1 << 44  # bytes between the addresses of two tensors
@@ -44,11 +44,11 @@ class DependsOnData(NotMeasured):
 
 @dataclasses.dataclass
 class Region:
-    """Operations that run together, those of regions inside it apart.
+    """Operations that run together, without those of regions inside it.
 
     `loop` says that it is a loop's body, `parent` is the region around it. `macs` are the products
-    of its dots, `loaded` and `stored` the bytes of its accesses to memory; `lines` says how many
-    operations it has of each line of each file.
+    of its dots, `loaded` and `stored` the bytes of its accesses to memory; `lines` counts its
+    operations by file and line.
     """
 
     number: int
@@ -63,7 +63,7 @@ class Region:
 
     @property
     def around(self) -> Region | None:
-        """The innermost loop that it is, or lies in; None outside of loops."""
+        """The innermost loop body that is or contains the region, None outside loops."""
         region: Region | None = self
         while region is not None and not region.loop:
             region = region.parent
@@ -83,8 +83,8 @@ class Seen:
     """A load or a store, of tiles of a `shape` with elements of `width` bytes.
 
     `rounds` has the addresses in bytes, (programs, *shape), of its first rounds, with a mask of the
-    same shape or None. A tensor begins at a multiple of 512 bytes, as PyTorch's on a GPU, if it is
-    no view of another.
+    same shape or None. A tensor that is no view begins at a multiple of 512 bytes, as PyTorch's do
+    on a GPU.
     """
 
     op: Operation
@@ -121,9 +121,9 @@ def addressed(
     arguments: Sequence[tuple[str, Any]],
     programs: Sequence[int],
 ) -> list[Seen]:
-    """Return where some programs of a launch load and store tiles, as far as numbers alone say it.
+    """Return the addresses at which some programs of a launch load and store tiles.
 
-    Left out is what goes where a kernel has loaded that it should, and what does not run.
+    Accesses that do not run, or whose address depends on loaded data, are left out.
 
     Raises:
         NotMeasured: as `visited`.
@@ -144,14 +144,14 @@ def addressed(
 
 
 class _Enough(Exception):
-    """All accesses were looked at often enough."""
+    """All accesses have enough recorded rounds."""
 
 
 class _Control(Program):
-    """A kernel of which only that is executed which loops and branches depend on.
+    """A kernel that runs only the operations on which loops and branches depend.
 
-    What else there is holds one number everywhere, which loops and branches hand on. Each region
-    counts its visits; with `addresses` those of loads and stores are computed, too.
+    Every other value is a single 0, which loops and branches pass on. Each region counts its
+    visits; with `addresses`, the program computes the addresses of loads and stores, too.
     """
 
     def __init__(self, module: Module, programs: int, *, addresses: bool = False) -> None:
@@ -165,7 +165,7 @@ class _Control(Program):
         super().__init__(module, steps={_VISIT: self._visit, _ACCESS: self._access})
 
     def _leave_out_data(self, module: Module, addresses: bool) -> None:
-        """Find what control needs, and the accesses that are asked for; what is not, is small."""
+        """Find the values that control needs, and the accesses to record; shrink all others."""
         operations = list(module.operations)
         makers = {value: op for op in operations for value in op.results}
         blocks = (block for those in module.functions.values() for block in those)
@@ -184,18 +184,18 @@ class _Control(Program):
                     self.asked.append(op)
                     needed |= own
         self._needed = needed
-        # A launch gives the kernel all arguments; what is needed may be handed on in vain.
+        # A launch sets all arguments, and what gets a kept value, even in vain, keeps its type.
         kept = needed.union(module.functions[module.entry][0].arguments)
         while more := {value for value, other in handed if other in kept} - kept:
             kept |= more
         module.types = [t if n in kept else _SMALL for n, t in enumerate(module.types)]
 
     def fresh(self) -> Env:
-        """Return an environment with one number for all that is not constant."""
+        """Return an environment with a single 0 for each value that is no constant."""
         return [self._nothing if array is None else array for array in super().fresh()]
 
     def body(self, block: Block) -> Body:
-        """Translate what is needed of a block; of a reduction's all of it."""
+        """Translate the needed operations of a block, all operations of a reduction's."""
         region = self.regions.get(block)
         if region is None:
             return super().body(block)
@@ -233,7 +233,7 @@ class _Control(Program):
 
 
 def _regions_of(module: Module) -> dict[Block, Region]:
-    """Return the region that each block begins, but for those inside of reductions."""
+    """Return the region of each block, but for blocks inside reductions."""
     found: dict[Block, Region] = {}
 
     def add(block: Block, parent: Region | None, *, loop: bool = False) -> None:
@@ -261,7 +261,7 @@ def _given(op: Operation) -> tuple[int, ...]:
 
 
 def _decides(op: Operation) -> tuple[int, ...]:
-    """Return the values that say how often, and which of its regions, an operation runs."""
+    """Return the values that decide how often an operation runs, or which of its regions."""
     if op.name == "scf.for":
         return op.operands[:3]
     return op.operands[:1] if op.name in ("scf.if", "scf.condition", "cf.cond_br") else ()
@@ -269,7 +269,7 @@ def _decides(op: Operation) -> tuple[int, ...]:
 
 def _handed(op: Operation, labels: dict[str, list[int]]) -> Iterator[tuple[int, int]]:
     yield from flow.handed(op)
-    if op.name == "scf.for":  # what is left of a variable is kept with it
+    if op.name == "scf.for":  # a loop's result keeps its type if its variable does
         yield from zip(op.results, op.regions[0][0].arguments[1:], strict=True)
     elif op.name == "scf.while":
         yield from zip(op.results, op.regions[1][0].arguments, strict=True)
@@ -278,7 +278,7 @@ def _handed(op: Operation, labels: dict[str, list[int]]) -> Iterator[tuple[int, 
 
 
 def _note(op: Operation, region: Region, module: Module) -> None:
-    """Add an operation to what a region has."""
+    """Add an operation to the counts of a region."""
     region.lines[op.place.file, op.place.line] += 1
     if op.name == "tt.dot":
         depth = module.type(op.operands[0]).shape[-1]

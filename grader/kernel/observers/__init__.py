@@ -1,1 +1,1 @@
-"""What a kernel did, by the events of its launches: reads, products, stores, races, state."""
+"""Observers of what a kernel does in its launches: reads, products, stores, races, state."""

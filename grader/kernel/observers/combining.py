@@ -1,4 +1,4 @@
-"""What is computed element by element, and what is known of it then: rows, masks, the first NaN."""
+"""Derives what is known of elementwise results: their rows, their masks, the first NaN."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from grader.kernel.observers.trace import STATISTIC, Counter
 
 ELEMENTWISE = elementwise.NAMES | {"arith.bitcast", "tt.bitcast"}
 
-_OPERATIONS = (  # 0: another
+_OPERATIONS = (  # by number, from 1; 0 is any other
     *("arith.subf", "arith.addf", "arith.mulf", "arith.divf", "math.exp2", "math.exp", "tt.dot"),
 )
-# A score can be made of these alone, without a dot.
+# With these alone, without a dot, a kernel can compute scores.
 _PRODUCTS = frozenset(
     (
         *("arith.mulf", "arith.muli", "arith.divf", "tt.precise_divf", "math.fma"),
@@ -37,7 +37,7 @@ _COUNTS = 1e-3  # of the largest weight beside it
 
 
 class Combining:
-    """Follows what is known of tiles through operations on single elements."""
+    """Derives the notes of elementwise results from those of the operands."""
 
     def __init__(self, record: Record, placement: Placement, nans: Nans) -> None:
         self._record = record
@@ -45,7 +45,7 @@ class Combining:
         self._nans = nans
 
     def computed(self, event: events.Computed) -> Any:
-        """Return what is known of a result."""
+        """Return the note of an elementwise result."""
         type = event.types[-1]
         outer = is_outer(event.operands, event.results[0])
         if outer and type.is_float and event.op.name != _CHOICE:
@@ -106,7 +106,7 @@ class Combining:
         return note
 
     def _made_at(self, event: events.Computed) -> int:
-        """Return the line where the condition of a mask was made, 0 where that is not known."""
+        """Return the line that computes the condition of a mask, 0 if it is unknown."""
         maker = event.makers[0]
         if maker is None or maker.name not in ELEMENTWISE or event.types[0].element != "i1":
             return 0
@@ -114,15 +114,15 @@ class Combining:
 
 
 def _sums_up(event: events.Computed, known: list[Note]) -> bool:
-    """Whether numbers of rows are added to those of others that a loop has handed on."""
+    """Whether an operation adds numbers of rows to others that a block's argument holds."""
     held = {rows.operand for note in known for rows in note.axes if rows is not None}
     return event.op.name in _SUMS and None in event.makers and held == {STATISTIC}
 
 
 def merged(known: list[Note]) -> tuple[Rows | None, ...]:
-    """Return the rows of what is computed element by element.
+    """Return the rows along the axes of an elementwise result.
 
-    The first operand that knows an axis decides, an input before what the call made.
+    The first operand whose axis is known decides; inputs go before tensors that the call made.
     """
     axes: list[Rows | None] = list(known[0].axes) if known else []
     for note in known[1:]:
@@ -146,15 +146,15 @@ def _follow(
     """Return which pairs of a result are hidden, and its mask as in `trace.Trace`.
 
     `notes` are those of the operands, `keys` is the axis of the keys, and `weights` says whether
-    the result is behind an exponential.
+    the result comes from an exponential.
     """
     known = [note for note in notes if isinstance(note, Note)]
-    # Behind the exponential a number far down is no score any more: dS may be one.
+    # After the exponential a large negative number is no masked score: it may be dS.
     far = torch.zeros((1,) * result.dim(), dtype=torch.bool) if weights else result <= _HIDDEN
     before = [note.hidden for note in known if note.hidden is not None]
     masks = [note.mask for note in known if note.mask is not None]
     sides = []
-    if name == _CHOICE:  # of two tiles of scores a pair is hidden as in the one that is chosen
+    if name == _CHOICE:  # a pair is hidden as in the tile of scores that is chosen
         sides = [*zip(operands[1:], notes[1:], (operands[0], ~operands[0]), strict=True)]
         before = [
             n.hidden & there for _, n, there in sides if _of_pairs(n) and n.hidden is not None
@@ -188,7 +188,7 @@ def _follow(
 
 
 def _added(name: str, operands: Sequence[Tensor], notes: Sequence[Any], keys: int) -> Tensor | None:
-    """Return where a tile that is added hides scores, which is 0 elsewhere; None of another."""
+    """Return where an added tile, 0 elsewhere, hides scores; None if no operand is such a tile."""
     for number, (data, note) in enumerate(zip(operands, notes, strict=True)):
         if _of_pairs(note) or data.shape[keys] == 1:  # one number for each query: a maximum
             continue
@@ -236,10 +236,10 @@ def _shows(result: Tensor, note: Note, keys: int) -> Tensor | None:
 
 
 class Nans:
-    """Counts the kinds of operations by which NaN came out of operands without; divisions by 0.
+    """Counts the kinds of operations that make NaN of operands without NaN; notes divisions by 0.
 
-    Lanes of no query, of a last tile that reaches past the end, are left out: what comes out there
-    is stored nowhere, and right kernels have NaN in them.
+    Lanes of a last tile past the last query do not count: nothing stores their results, and correct
+    kernels have NaN in them.
     """
 
     def __init__(self, record: Record) -> None:
@@ -247,7 +247,7 @@ class Nans:
         self._kinds: set[int] = set()
 
     def look(self, event: events.Computed, axes: tuple[Rows | None, ...]) -> None:
-        """Look at what an operation made of its operands; `axes` are those of its result."""
+        """Check an operation's result for new NaN; `axes` are those of the result."""
         (result,), (*types, type) = event.results, event.types
         if not type.is_float:
             return
@@ -294,12 +294,12 @@ def _any(flags: Tensor) -> Tensor:
 
 
 def _any_pair(flags: Tensor) -> Tensor:
-    """Return the same with two axes more."""
+    """Return the result of `_any` with two more axes, as a tile of pairs has."""
     return _any(flags)[:, None, None]
 
 
 def _marked(there: Tensor) -> Tensor:
-    """Return a mask that does not hide these pairs, but puts another number in their place."""
+    """Return a mask that replaces scores `there` by numbers that hide nothing, and keeps others."""
     return cast(torch.where(there, 2, 1), torch.uint8)
 
 

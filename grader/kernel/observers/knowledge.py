@@ -1,9 +1,8 @@
-"""What is known of a tile: which rows of which input it holds, and which of its pairs are masked.
+"""What observers know of a tile: which rows of which input it holds, and its masked pairs.
 
-An observer keeps it as the note of the tile's value. The programs are axis 0 of each array, of size
-1 where all of them have the same. A row of -1 is nobody's, as where a lane is masked. What is not
-known of one of the programs is not known at all. A tile with queries on one axis and keys on the
-other is one of pairs.
+It is the note of the tile's value. Axis 0 of each array is that of the programs, with size 1 if it
+is the same for all. Row -1 is no row, as in a masked lane. What is unknown for one program is
+unknown for all. A tile with queries along one axis and keys along the other is one of pairs.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from grader.kernel.observers.record import as_numpy
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """What an axis of a tile holds: rows of an operand, and the first column that it has of them.
+    """The rows of an operand along an axis of a tile, and their first column in the tile.
 
-    `ids` are (programs, length), `column` is (programs,): tensors, or numpy's arrays of `lanes`.
+    `ids` are (programs, length), `column` is (programs,): tensors, or numpy arrays from `lanes`.
     """
 
     operand: str
@@ -41,20 +40,20 @@ class Rows:
         return self.operand in QUERY_SIDE
 
     def lanes(self, programs: int, length: int) -> Rows:
-        """Return them with a number for each lane of so many programs."""
+        """Return the rows as numpy arrays with a number for each lane of each program."""
         ids, column = self.ids.expand(programs, length), self.column.expand(programs)
         return Rows(self.operand, as_numpy(ids), as_numpy(column))
 
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """The note of a tile: what its axes hold.
+    """The note of a tile: the rows along its axes, and more of a tile of pairs.
 
-    Of pairs `hidden` says which are masked, `mask` is as in `trace.Trace`, `mask_line` is where
-    that was made, and `weights` says whether the tile is behind an exponential. `product` is
-    which product it is made of, from which line on and from which column on. `factors` are the
-    tiles, with note, array and type, that it is the elementwise product of. `decided` is the line
-    where scores only chose between numbers that are none, 0 where scores are part of it.
+    `hidden` says which pairs are masked, `mask` is as in `trace.Trace`, `mask_line` is the line of
+    the mask, and `weights` says whether the tile comes from an exponential. `product` is the index
+    of the product that the tile is made of, its line, and its first column. `factors` are the
+    tiles, with note, array and type, of an elementwise product. `decided` is the line where scores
+    only chose between two other numbers, else 0; `loaded` says that an input was loaded as it is.
     """
 
     axes: tuple[Rows | None, ...]
@@ -69,7 +68,7 @@ class Note:
 
     @property
     def _arrays(self) -> dict[Any, Tensor]:
-        """What it has of each program."""
+        """The arrays with a part for each program."""
         made = self.product[2] if self.product else None
         found = {"hidden": self.hidden, "mask": self.mask, "made": made}
         for axis, rows in enumerate(self.axes):
@@ -78,7 +77,7 @@ class Note:
         return {name: array for name, array in found.items() if array is not None}
 
     def _with(self, arrays: dict[Any, Tensor], factors: tuple[Any, ...] = ()) -> Note:
-        """Return it with other arrays and factors."""
+        """Return the note with other arrays and factors."""
         axes = tuple(
             rows and Rows(rows.operand, arrays[axis, "ids"], arrays[axis, "column"])
             for axis, rows in enumerate(self.axes)
@@ -89,7 +88,7 @@ class Note:
 
     @property
     def shape(self) -> tuple[int]:
-        """How many programs it is of, 1 if it says the same of all."""
+        """The number of programs, 1 if the note is the same for all."""
         return (max((array.shape[0] for array in self._arrays.values()), default=1),)
 
     @property
@@ -105,12 +104,12 @@ class Note:
         return self._with({name: some(array) for name, array in self._arrays.items()}, factors)
 
     def moved(self, axes: tuple[Rows | None, ...], change: Callable[[Tensor], Tensor]) -> Note:
-        """Return it with other axes, and what it has of pairs changed to these."""
+        """Return the note with other axes; `change` moves the arrays of pairs likewise."""
         hidden, mask = (tile if tile is None else change(tile) for tile in (self.hidden, self.mask))
         return dataclasses.replace(self, axes=axes, hidden=hidden, mask=mask, factors=())
 
     def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Note:
-        """Return one note for those of several parts."""
+        """Merge the notes of several parts into one, as `Nothing.together` does."""
         known = [note for note in notes if note is not NOTHING]
         if len(known) < len(notes):
             return Note((None,) * len(self.axes))
@@ -136,7 +135,7 @@ class Note:
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """A tile with two axes, of some programs: what is known of it, and its numbers."""
+    """A tile with two axes, of some programs: its note, the rows along its axes, its numbers."""
 
     note: Any
     axes: tuple[Rows | None, Rows | None]
@@ -148,7 +147,7 @@ class Tile:
         return Tile(note, self.axes[::-1], _turn(self.numbers))
 
     def of_pairs(self, name: str, nothing: Any) -> np.ndarray:
-        """Return `hidden` or `mask` of the note, with a number for each pair of lanes."""
+        """Return `hidden` or `mask` of the note, expanded to all pairs of lanes."""
         array, (rows, columns) = getattr(self.note, name), self.axes
         array = nothing if array is None else as_numpy(array)
         return np.broadcast_to(array, (*rows.ids.shape, columns.ids.shape[1]))
@@ -159,9 +158,9 @@ def _turn(tile: Tensor) -> Tensor:
 
 
 def is_outer(operands: Sequence[Tensor], result: Tensor) -> bool:
-    """Whether something is computed of each of some rows and each of others.
+    """Whether an operation combines each of some rows with each of others, as a product may.
 
-    Then no operand is as large as the result: products that no dot makes are such.
+    Then no operand is as large as the result.
     """
     return all(math.prod(x.shape[1:]) < math.prod(result.shape[1:]) for x in operands)
 
@@ -169,9 +168,9 @@ def is_outer(operands: Sequence[Tensor], result: Tensor) -> bool:
 def as_dot(
     first: tuple[Note, Tensor, Type], second: tuple[Note, Tensor, Type], axis: int
 ) -> list[tuple[Note, Tensor, Type]]:
-    """Return the two tiles of a dot that a product, summed over one of its three axes, amounts to.
+    """Return the operands of the dot that equals a product summed over one of its three axes.
 
-    Each of the tiles is the same along an axis that the other one has. Nothing where they are not.
+    Each factor must be constant along an axis of the other one; if not, the list is empty.
     """
     kept, other = (a for a in range(3) if a != axis)
     for left, right in ((first, second), (second, first)):
@@ -183,7 +182,7 @@ def as_dot(
 def _plane(
     tile: tuple[Note, Tensor, Type], order: tuple[int, int], along: int
 ) -> tuple[Note, Tensor, Type]:
-    """Return a tile without an axis along which it is the same, its two others in an order."""
+    """Return a tile without axis `along`, along which it is constant, the others in `order`."""
     note, array, type = tile
 
     def flat(array: Tensor) -> Tensor:

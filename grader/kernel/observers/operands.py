@@ -14,15 +14,15 @@ from grader.kernel.observers.trace import STATISTIC
 
 QUERY_SIDE = ("q", "dout", "out", "dq", STATISTIC)
 _CLOSE = 2e-2  # a copy may be scaled, or rounded to 16 bits
-# More than any input has, batch by head, with a copy for each head.
+# More than batch by heads of any input, even with a copy for each head.
 _MOST_PLANES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """A tensor of (batch, heads, rows, columns), or of (rows, columns), by address.
+    """A tensor of (batch, heads, rows, columns) or (rows, columns), to locate addresses in.
 
-    `planes` gives, for each (batch, head) of this tensor, that of the input `name`; None: the same.
+    `planes` maps each (batch, head) of this tensor to that of the input `name`; None: the same.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Operand:
 
     @classmethod
     def of(cls, name: str, tensor: Any) -> Operand:
-        """Describe `tensor`, which has 1, 2 or 4 dimensions; the first may be rows."""
+        """Describe a tensor of 1, 2 or 4 dimensions; with 1 or 2, the first is that of the rows."""
         tensor = tensor.detach()
         tensor = tensor[:, None] if tensor.dim() == 1 else tensor
         tensor = tensor[None, None] if tensor.dim() == 2 else tensor
@@ -61,7 +61,7 @@ class Operand:
     def locate(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the row, over batch and heads, and the column that each address lies in.
 
-        The row is -1 where it lies in none.
+        The row is -1 for an address in none.
         """
         size, stride = self.size, self.tensor.stride()
         rest = (addresses - self.start) // self.tensor.element_size()
@@ -83,7 +83,7 @@ def find_operand(tensor: Any, inputs: list[Operand]) -> Operand | None:
     """Return which input `tensor` is, or holds a copy of; None where it is neither."""
     start = tensor.data_ptr()
     for operand in inputs:
-        # Slices of one packed tensor lie in each other.
+        # The extents of slices of one packed tensor overlap: only a row tells.
         if operand.start == start or bool(operand.locate(np.array([start]))[0][0] >= 0):
             return None if 0 in operand.tensor.stride()[2:] else operand
     return _copy_of(tensor, inputs)
@@ -94,7 +94,7 @@ def _copy_of(tensor: Any, inputs: list[Operand]) -> Operand | None:
     if tensor.dim() not in (3, 4) or not tensor.numel():
         return None
     whole = tensor.detach()
-    if not whole.is_floating_point():  # the bits of one, for all that is known
+    if not whole.is_floating_point():  # may hold the bits of a copy
         dtype = inputs[0].tensor.dtype if inputs else whole.dtype
         if whole.element_size() != dtype.itemsize or not dtype.is_floating_point:
             return None
@@ -111,14 +111,14 @@ def _copy_of(tensor: Any, inputs: list[Operand]) -> Operand | None:
 
 
 def _planes(view: Any, operand: Operand) -> np.ndarray | None:
-    """Return the input's plane of each of `view`'s, None where one is no copy of any."""
+    """Return the input's plane that each plane of `view` copies, None if one copies none."""
     source = operand.tensor
     length, width = operand.size[2:]
     if view.shape[2] < length or view.shape[3] < width:
         return None
     if view.shape[0] * view.shape[1] > _MOST_PLANES:
-        return None  # an expanded one may have more than memory holds
-    # A few rows tell: the first, one in the middle, the last.
+        return None  # an expanded tensor may have more planes than fit into memory
+    # Three rows suffice: the first, one in the middle, the last.
     rows = sorted({0, length // 2, length - 1})
     planes = _rows_of(view[..., :width], rows)
     sources = _rows_of(source, rows)
@@ -133,6 +133,6 @@ def _planes(view: Any, operand: Operand) -> np.ndarray | None:
 
 
 def _rows_of(tensor: torch.Tensor, rows: list[int]) -> np.ndarray:
-    """Return some rows, one line for each plane, by nothing that counts as the submission's."""
+    """Return some rows, one line per plane, in a read that does not count as the submission's."""
     taken = torch.stack([tensor[:, :, row] for row in rows], 2)
     return readings.as_numpy(taken.double().flatten(0, 1).flatten(1))

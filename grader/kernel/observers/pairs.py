@@ -1,4 +1,4 @@
-"""Which queries met which keys: the pairs of a traced call, product by product."""
+"""Records which queries met which keys in a traced call, product by product."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Pairs:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._owner = np.zeros(record.shape.pairs, np.int32)  # of each pair, while it is noted
-        # By product and first column of the tile: head_dim may be gone through in parts.
+        self._owner = np.zeros(record.shape.pairs, np.int32)  # scratch: a program of each pair
+        # By product and first column of the tile: a loop may cover head_dim in parts.
         self._taken: dict[tuple[int, int], np.ndarray] = {}  # in this launch
         self._first: dict[int, int] = {}  # by product: the column of the part that is counted
         self._numbers: dict[int, int] = {0: 0}  # of lines
 
     def launched(self, event: events.Launched) -> None:
-        """Begin with a launch: what another took is not taken twice."""
+        """Begin a launch: pairs that an earlier one took do not count as taken twice."""
         self._taken.clear()
 
     def count(self, there: np.ndarray, places: np.ndarray) -> None:
-        """Count the pairs at some places of each program, once for each program."""
+        """Count the pairs at `places` in the lanes `there`, once for each program."""
         table = self._record.arrays["visits"][self._record.kernel].reshape(-1)
         for (some,) in self._parted(there, places):
             _add(table, some)
@@ -49,9 +49,9 @@ class Pairs:
         self.count(_crossed(rows, columns), self._places(queries, keys))
 
     def take(self, weights: Tile, values: Rows, product: int) -> tuple[int, int]:
-        """Note which pairs have a weight that is not masked in a product with rows of `values`.
+        """Note which pairs have an unmasked weight in a product with rows of `values`.
 
-        The weights have the axis first that is kept. `product` is an index in `PRODUCTS`.
+        The product keeps the first axis of the weights. `product` is an index in `PRODUCTS`.
 
         Returns:
             The size of the tile, queries by keys.
@@ -88,8 +88,8 @@ class Pairs:
             if number:
                 counters[Counter.PADDING_TAKEN] += number
                 record.note_line(Counter.PADDING_LINE)
-        # Rows whose indices were clamped hold the last row again: as a row of the result it is
-        # that row once more, as one that is summed over it counts as often as it is taken.
+        # Lanes with clamped indices hold the last row again: along the kept axis they only repeat
+        # its result, along the summed axis each of them counts.
         first = _first_lanes(free.ids, kept)
         if first is not None:
             kept = kept & (first == np.arange(size[0]))
@@ -117,7 +117,7 @@ class Pairs:
         mask: np.ndarray,
         twice: np.ndarray,
     ) -> None:
-        """Note pairs that are taken or masked, each of them once."""
+        """Note pairs that are taken or masked; no place occurs twice."""
         arrays = self._record.arrays
         tables = {name: arrays[name][product].reshape(-1) for name in OF_PAIRS}
         tables["met"][places] = 1
@@ -147,7 +147,7 @@ class Pairs:
     def _note_heads(
         self, name: str, queries: Rows, keys: Rows, rows: np.ndarray, columns: np.ndarray
     ) -> None:
-        """Note which heads of keys meet which of queries."""
+        """Note which heads of keys meet which heads of queries."""
         shape, table = self._record.shape, self._record.arrays[name]
         q_heads, k_heads = queries.ids // shape.seqlen_q, keys.ids // shape.seqlen_k
         for head in np.unique(k_heads[columns]):
@@ -160,7 +160,7 @@ class Pairs:
         return (queries.ids * length)[:, :, None] + (keys.ids % length)[:, None, :]
 
     def _parted(self, there: np.ndarray, *tiles: np.ndarray) -> Iterator[list[np.ndarray]]:
-        """Yield what tiles, places first, hold at some lanes; where programs meet one by one."""
+        """Yield the values of tiles, places first, in some lanes; per program if places repeat."""
         if not there.any():
             return
         places = tiles[0][there]
@@ -175,10 +175,10 @@ class Pairs:
     def _reach_on(
         self, product: int, places: np.ndarray, every: tuple[Any, Any], own: tuple[Any, Any]
     ) -> None:
-        """Note the pairs of lanes that are rows of the head behind the tile's own.
+        """Note pairs of lanes that reach into rows of the next head as unsure.
 
-        A kernel that takes all heads for one sequence of rows masks them, and stores none of them;
-        or it means them.
+        A kernel may treat all heads as one sequence of rows, mask such pairs and never store their
+        results; or it may use them on purpose.
         """
         rows, columns = (lanes & ~its for lanes, its in zip(every, own, strict=True))
         if rows.any() or columns.any():
@@ -198,7 +198,7 @@ def _crossed(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _add(table: np.ndarray, places: np.ndarray) -> None:
-    """Count places once more; a count stays at the largest rather than begin anew."""
+    """Increment the counts at places; they saturate and do not wrap around."""
     counts = table[places]
     table[places] = counts + (counts < np.iinfo(table.dtype).max)
 
@@ -206,8 +206,8 @@ def _add(table: np.ndarray, places: np.ndarray) -> None:
 def _of_its_head(rows: Rows, length: int) -> np.ndarray:
     """Return which lanes of each program are rows, without those of the next head.
 
-    Rows that follow each other may run on from one head into the next. Where they do not follow
-    each other, a tile is of several heads by design.
+    Consecutive rows may run on from one head into the next. A tile whose rows are not consecutive
+    has several heads by design.
     """
     there = rows.ids >= 0
     heads = np.where(there, rows.ids // length, -1)
@@ -236,9 +236,9 @@ def _first_lanes(ids: np.ndarray, there: np.ndarray) -> np.ndarray | None:
 
 
 def _merged(first: np.ndarray, taken: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return what is taken, masked, and taken twice of rows along the last axis.
+    """Merge lanes of one row along the last axis; return taken, mask, and taken twice.
 
-    A row stands at the first lane that has it.
+    The results of a row are in its first lane.
     """
     programs, rows = np.ogrid[: len(taken), : taken.shape[1]]
     index: Any = programs[:, :, None], rows[:, :, None], first[:, None, :]

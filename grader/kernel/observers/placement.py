@@ -1,4 +1,4 @@
-"""Which rows meet in a tile, and where what is made of a row is stored."""
+"""Checks which rows meet in a tile, and where a kernel stores the results of a row."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from grader.kernel.observers.trace import MADE, OUTPUTS, PRODUCTS, SCRATCH, STAT
 
 
 class Placement:
-    """Notes the first rows that do not belong together, and for each output the first astray."""
+    """Notes the first rows that meet wrongly, and for each output the first row stored astray."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
         self._apart, self._columns = record.arrays["apart"], record.arrays["columns"]
-        # By the address where a tensor starts: product, line and first column of what is stored
-        # there; the line of what was stored astray, its row and its place from 1, and of what.
+        # By a tensor's address: the product stored there, its line and its first column; for a row
+        # stored astray line, row and place, whether it is a query's, and whether the tensor is 3-D.
         self._products: dict[int, tuple[int, int, int] | None] = {}
         self._astray: dict[int, tuple[tuple[int, int, int], bool, bool]] = {}
 
     def meet(self, known: list[Note], programs: int, shape: tuple[int, ...]) -> None:
-        """Note where tiles of a shape are combined that hold other rows at the same places."""
+        """Note where an operation combines tiles with different rows at the same places."""
         if len(known) < 2 or self._apart.any():
             return
         for pair in itertools.combinations(known, 2):
@@ -51,9 +51,9 @@ class Placement:
                 return
 
     def _cross(self, numbers: list[Rows | None], tile: list[Rows | None]) -> bool:
-        """Note a number for each query and the keys that it met on their axis.
+        """Note where `numbers`, one for each query, lie along the axis of keys of a tile of pairs.
 
-        The tile of keys has the queries along its other axis, where the numbers belong.
+        They belong along its other axis, that of the queries.
         """
         for axis, (one, other) in enumerate(zip(numbers, tile, strict=True)):
             across = tile[1 - axis]
@@ -89,9 +89,9 @@ class Placement:
 
         Args:
             start: where the tensor begins.
-            tensor: what is stored to; of (batch, heads, rows) or (batch, heads, rows, columns).
-            note: that of what is stored.
-            active: its lanes, of each program, that are stored.
+            tensor: of (batch, heads, rows) or (batch, heads, rows, columns).
+            note: that of the stored tile.
+            active: which lanes of each program are stored.
             rows: the row of the tensor that each lane is stored to.
             columns: the column likewise.
         """
@@ -134,7 +134,7 @@ class Placement:
         return tuple(tensor.shape[:3]) == (shape.batch, heads, length)
 
     def write(self, starts: dict[str, int]) -> None:
-        """Write what became of the outputs, by the addresses where they begin."""
+        """Write what was stored astray in outputs, by the addresses in `starts`."""
         misplaced = self._record.arrays["misplaced"]
         for name, start in starts.items():
             written, of_queries, _ = self._astray.get(start, ((0, 0, 0), False, False))
@@ -150,10 +150,10 @@ class Placement:
 
 
 def _comparable(one: Rows | None, other: Rows | None) -> bool:
-    """Whether rows of one axis of two tiles are to be the same ones."""
+    """Whether two tiles must hold the same rows along an axis."""
     if one is None or other is None:
         return False
-    kinds = {one.operand, other.operand}  # what has the shape of out may be another
+    kinds = {one.operand, other.operand}  # a tensor with the shape of out may be another one
     return one.of_queries == other.of_queries and ("out" not in kinds or "dout" in kinds)
 
 

@@ -1,4 +1,4 @@
-"""Where memory is touched: addresses, the input that they lie in, and the rows that they hold."""
+"""Finds what accesses touch: addresses, the input that they lie in, and the rows there."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ _MASKS = {"tt.load": 1, "tt.store": 2, "tt.atomic_rmw": 2}
 class Touched:
     """What an operation touches of the tensor that begins at `start`.
 
-    `chosen` are the places in the event of the programs whose first lane points into it; `programs`
-    are their numbers, and there is an address of `width` bytes for each of their lanes, active or
-    not.
+    `chosen` selects the event's programs whose first lane points into it, and `programs` are their
+    numbers. `addresses`, of `width` bytes each, and `active` have an entry for each of their lanes.
     """
 
     start: int
@@ -40,7 +39,7 @@ class Touched:
 
 
 class Places:
-    """The tensors of a call, by the address where they start, and what they hold rows of."""
+    """The tensors of a call, by the address where they start, and the operands that they hold."""
 
     def __init__(self, record: Record) -> None:
         self.tensors: dict[int, Any] = {}
@@ -49,7 +48,7 @@ class Places:
         self._inputs: dict[int, Operand | None] = {}
 
     def launched(self, memories: tuple[Memory, ...]) -> None:
-        """Know the tensors of a launch; of several that start together the longest."""
+        """Remember the tensors of a launch; of several with one start the longest."""
         self._memories = memories
         for memory in memories:
             start = memory.flat.data_ptr()
@@ -58,9 +57,9 @@ class Places:
                 self.tensors[start] = memory.tensor
 
     def operand(self, start: int) -> Operand | None:
-        """Return what the tensor is that starts there: an input, a copy of one, out, lse or delta.
+        """Return the operand that starts at an address: an input or its copy, out, lse or delta.
 
-        None where it is none of these.
+        None if it is none of these.
         """
         tensor = self.tensors.get(start)
         if tensor is None:
@@ -70,9 +69,9 @@ class Places:
         return self._inputs[start] or self._made(tensor)
 
     def _made(self, tensor: Any) -> Operand | None:
-        """Return a tensor that the call made, where it has the shape of q or a number for each row.
+        """Return a tensor that the call made, if it has the shape of q or a number for each row.
 
-        The latter is dense, of (batch, heads, rows), rows last; the first may be one.
+        Such numbers must be contiguous, with rows along the last axis longer than 1.
         """
         record, sizes = self._record, [n for n in tensor.shape if n != 1]
         if record.of_rows or not tensor.is_floating_point():
@@ -85,7 +84,7 @@ class Places:
         return None
 
     def touched(self, event: events.Computed) -> Iterator[Touched]:
-        """Yield what a load, a store or an atomic operation touches, by the tensor."""
+        """Yield what a load, a store or an atomic operation touches, tensor by tensor."""
         pointers, type = event.operands[0], event.types[0]
         width = max(1, Type((), type.pointee).bits // 8)
         count = event.programs.shape[0]
@@ -119,9 +118,9 @@ class Places:
 def rows_of(
     operand: Operand, rows: np.ndarray, columns: np.ndarray, touched: Touched
 ) -> tuple[int | None, int, Any]:
-    """Return the axis of the rows of an operand, and what is known of a tile of them.
+    """Return the axis of an operand's rows in a tile, how many programs do not fit, and the note.
 
-    Between them, how many programs have a tile that holds no whole rows along that axis.
+    A program does not fit if lanes at one place of that axis lie in different rows.
     """
     active, dims, made = touched.active, rows.ndim - 1, operand.name in MADE
     if not active.any():
@@ -146,7 +145,7 @@ def _note(
 
 
 def _padding(addresses: np.ndarray, operand: Operand) -> Any:
-    """Return the note of a tile with no active lane: its rows are where the stride is larger."""
+    """Return the note of a tile without active lanes; its rows lie along the larger stride."""
     if addresses.ndim != 2 or min(addresses.shape) < 2:
         return NOTHING
     down, along = addresses[1, 0] - addresses[0, 0], addresses[0, 1] - addresses[0, 0]
@@ -158,11 +157,10 @@ def _padding(addresses: np.ndarray, operand: Operand) -> Any:
 def _row_axis(
     ids: np.ndarray, active: np.ndarray, columns: np.ndarray
 ) -> tuple[int | None, np.ndarray, int]:
-    """Return the axis along which tiles of most programs hold rows, these, and of how many.
+    """Return the axis along which most programs hold rows, the rows, and how many programs.
 
-    The axis counts without that of the programs, None if there is none. All lanes of a last tile
-    may lie in one row, which may be that of any axis. Then the column that a lane is in tells:
-    along the axis of the rows it stays the same.
+    The axis does not count that of the programs; it is None if there is none. If all lanes of a
+    last tile lie in one row, any axis fits: an axis along which columns stay the same goes first.
     """
     shape, most, best = ids.shape[1:], 0, (None, ids)
     size = ids[0].size

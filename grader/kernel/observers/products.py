@@ -1,4 +1,4 @@
-"""What tiles are multiplied, by the rows that they hold: scores, weighted values, or neither."""
+"""Tells products of tiles by the rows that they hold: scores, weighted values, or neither."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from grader.kernel.observers.trace import OTHER, SCORES, Counter
 
 _DOT, _SUM = "tt.dot", "arith.addf"
 _HANDING_ON = ("scf.yield", "scf.condition")
-PRODUCT_OF = {"v": 0, "dout": 1, "q": 2, "k": 3}  # by the rows that weights are multiplied with
+PRODUCT_OF = {"v": 0, "dout": 1, "q": 2, "k": 3}  # by the operand whose rows the weights multiply
 
 
 class Products:
-    """Counts the dots of a traced call, and tells the rooms beside it of each."""
+    """Counts the dots of a traced call, and reports each to the other observers."""
 
     def __init__(
         self,
@@ -44,20 +44,20 @@ class Products:
         self._dots: dict[tuple[int, ...], int] = {}
         self._replaced: dict[Operation, bool] = {}
         self._doubles: dict[Operation, bool] = {}
-        # Programs of this launch that have a product, of those that the next round's replaces.
+        # Programs of this launch that have computed a product which the next round replaces.
         self._lost: dict[tuple[Operation, int], np.ndarray] = {}
 
     def launched(self, event: events.Launched) -> None:
         self._lost.clear()
 
     def multiplied(self, event: events.Computed) -> Any:
-        """Note a product of two tiles; return what is known of it."""
+        """Note a product of two tiles; return the note of its result."""
         (left, right), counters = event.types[:2], self._record.counters
         *batch, m, k = left.shape
         size = m, right.shape[-1], k
         count = math.prod(batch) * len(event.programs)
         counters[Counter.MULTIPLY_ADDS] += count * math.prod(size)
-        if batch:  # of whose rows is not known
+        if batch:  # whose rows are unknown
             counters[Counter.UNKNOWN_DOTS] += count
             self._count(count, OTHER, size, (0, 0))
             return NOTHING
@@ -75,7 +75,7 @@ class Products:
         return self._made(event)
 
     def _made(self, event: events.Computed) -> Any:
-        """Return what is known of the result of a dot."""
+        """Return the note of a dot's result."""
         (rows, inner), (other, columns) = map(_axes, event.notes[:2])
         self._nans.look(event, (rows, columns))
         made = getattr(event.notes[2], "product", None)
@@ -86,24 +86,24 @@ class Products:
         return Note((rows, columns), product=made) if rows or columns or made else NOTHING
 
     def reduced(self, event: events.Computed) -> Any:
-        """Return what is known of a reduction; a sum of elementwise products may be a dot."""
+        """Return the note of a reduction; a sum of elementwise products may be a dot."""
         note, axis = event.notes[0], event.op.number("axis")
         combined, maker = event.op.regions[0][0].operations[0].name, event.makers[0]
         multiplied = maker is not None and maker.name == "arith.mulf"
         counters, products = self._record.counters, event.types[0].numel * len(event.programs)
         if combined == _SUM and multiplied and len(event.types[0].shape) < 3:
-            # Of a row and a tile, or two rows; that of two tiles is counted as the dot it is.
+            # Products of a row and a tile, or of two rows; those of two tiles count as a dot.
             counters[Counter.MULTIPLY_ADDS] += products
             counters[Counter.OF_ELEMENTS] += products
             if len(event.types[0].shape) == 2:
-                counters[Counter.BESIDE] -= products  # counted by then
+                counters[Counter.BESIDE] -= products  # where Combining has counted them
         if note is NOTHING or not any(note.axes):
             return NOTHING
         if note.is_of_pairs and note.axes[axis].of_queries:
             self._record.note_line(Counter.OVER_QUERIES_LINE)
         dot = as_dot(*note.factors, axis) if note.factors and combined == _SUM else ()
         if dot:
-            # Counted by then.
+            # Combining has counted the products already.
             if is_outer([array for _, array, _ in note.factors], event.operands[0]):
                 counters[Counter.MULTIPLY_ADDS] -= products
                 counters[Counter.OF_ELEMENTS] -= products
@@ -117,7 +117,7 @@ class Products:
         return Note(axes) if any(axes) else NOTHING
 
     def _note(self, a: Tile, b: Tile, event: events.Computed) -> tuple[int, tuple[int, int]]:
-        """Return which product it is, and the size of the tile, queries by keys."""
+        """Return the index of a product, and the size of its tile, queries by keys."""
         (rows, inner), (other, columns) = a.axes, b.axes
         record = self._record
         if inner is None and other is None and rows and columns:
@@ -147,7 +147,7 @@ class Products:
         return OTHER, (0, 0)
 
     def _note_sum(self, event: events.Computed, product: int) -> None:
-        """Note a product whose earlier rounds' results nothing took up, or that doubles them."""
+        """Note a product that loses the results of earlier rounds, or counts them twice."""
         if event.op not in self._doubles:
             self._doubles[event.op] = _doubles(event.op, event.loops)
         if self._doubles[event.op]:
@@ -173,7 +173,7 @@ class Products:
         table = self._record.arrays["dots"]
         for row, (key, count) in zip(table, self._dots.items(), strict=False):
             row[:] = *key[:6], count, *key[6:]
-        if len(self._dots) > trace.LINES:  # what is not written down was not seen
+        if len(self._dots) > trace.LINES:  # dots beyond the table are unknown
             self._record.counters[Counter.UNKNOWN_DOTS] += 1
 
 
@@ -196,7 +196,7 @@ def _infinite(weights: Tile, values: Rows) -> bool:
 
 
 def _is_replaced(op: Operation, loops: tuple[Operation, ...]) -> bool:
-    """Whether nothing in the loop takes up a result, which the next round's then replaces."""
+    """Whether nothing in the loop uses a result, so that the next round's replaces it."""
     if not loops:
         return False
     loop, (result,) = loops[0], op.results
@@ -204,7 +204,7 @@ def _is_replaced(op: Operation, loops: tuple[Operation, ...]) -> bool:
     handed = last.operands if last and last.name in _HANDING_ON else ()
     first = len(arguments) - len(handed)  # the index of a `for` is the first of its arguments
     carried = {arguments[first + n] for n, value in enumerate(handed) if value == result}
-    if len(loop.regions) > 1:  # a `while` hands its arguments from the condition to the body
+    if len(loop.regions) > 1:  # a `while` passes its arguments from the condition to the body
         condition, body = loop.regions[0][0].last, loop.regions[1][0].arguments
         passed = zip(condition.operands[1:], body, strict=False) if condition else ()
         carried |= {inner for value, inner in passed if value in carried}
@@ -213,7 +213,7 @@ def _is_replaced(op: Operation, loops: tuple[Operation, ...]) -> bool:
 
 
 def _doubles(op: Operation, loops: tuple[Operation, ...]) -> bool:
-    """Whether a loop adds what a dot adds to, its third operand, to the result once more."""
+    """Whether a loop adds a dot's accumulator, its third operand, once more to the result."""
     if not loops or len(loops[0].regions) > 1 or op.name != _DOT:
         return False
     (body,), (result,) = loops[0].regions[0], op.results
@@ -231,7 +231,7 @@ def _doubles(op: Operation, loops: tuple[Operation, ...]) -> bool:
 
 
 def _made_of(made: Mapping[int, Operation], values: Iterable[int]) -> set[int]:
-    """Return the values that some are made of, themselves included."""
+    """Return values, and all values that they are made of."""
     waiting = list(values)
     for value in waiting:
         waiting += made[value].operands if value in made else ()

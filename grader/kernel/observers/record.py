@@ -1,4 +1,4 @@
-"""The trace of a call while it is written: its arrays, and which launch and line it is of."""
+"""The trace of a call in the making: its arrays, and the launch and line that run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.trace import KERNELS, Counter, TraceShape
 
-as_numpy = torch.Tensor.numpy  # no submission's own
+as_numpy = torch.Tensor.numpy  # the original, not a submission's
 
 
 class Where:
-    """The line of the submission that is running, and that of the loop around it, 0 if in none.
+    """The running line of the submission, and the line of the loop around it, 0 if none.
 
-    In a kernel that is not of the submission it is the line that launched it.
+    In a kernel outside the submission, the line is that of the launch.
     """
 
     def __init__(self, path: str, source: bytes) -> None:
@@ -36,7 +36,7 @@ class Where:
         self._known: dict[Operation, tuple[int, int]] = {}  # of this launch
 
     def launched(self) -> None:
-        """Know the line that launches a kernel now."""
+        """Find the line that launches a kernel now."""
         self._launch = running_line(self._path)
         self._known.clear()
 
@@ -46,11 +46,11 @@ class Where:
         self.line, self.loop = self._known[op]
 
     def line_of(self, op: Operation) -> int:
-        """Return the line of another operation."""
+        """Return the line of an operation."""
         return self._first(op, op.place.line_in(self._path)) or self._launch
 
     def in_kernel(self, op: Operation) -> int:
-        """Return the line of an operation in the innermost loop around it, or in its kernel."""
+        """Return the innermost line of an operation that is in a loop, or that in its kernel."""
         places = (op.place.file, op.place.line), *op.place.callers
         lines = [self._first(op, line) for file, line in places if file == self._path]
         looped = (line for line in lines if any(line in loop for loop in self._loops))
@@ -62,7 +62,7 @@ class Where:
         return {line for line in lines if is_reached(_tree(self._source), set(kernels), line)}
 
     def _first(self, op: Operation, line: int) -> int:
-        """Return the line where an expression begins that Triton places at its last operand."""
+        """Return the line where an expression begins: Triton gives that of its last operand."""
         name = op.name.rpartition(".")[2]
         name = "where" if name == "select" else name
         called = [lines for of, lines in self._calls if of == name and line in lines]
@@ -83,10 +83,10 @@ class Where:
 
 
 class Record:
-    """What the rooms of a trace share; `inputs` are those of the call that can be recognised.
+    """What the observers of a trace share; `inputs` are those of the call that they can recognise.
 
-    `kernel` is the number of the kernel that runs, `programs` is how many run in this launch and
-    `before` in those before it.
+    `kernel` is the number of the running kernel; `programs` counts the programs of this launch and
+    `before` those of earlier launches.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Record:
         self._ran: set[int] = set()  # lines of loops that had a round
 
     def launched(self, event: events.Launched) -> None:
-        """Begin with a launch."""
+        """Begin a launch."""
         self.where.launched()
         if event.name not in self._kernels:
             self._kernels.append(event.name)
@@ -119,7 +119,7 @@ class Record:
         self._ran.add(self.where.in_kernel(event.op))
 
     def write(self) -> None:
-        """Write the line of the loop that had no round: Triton leaves out one that never has."""
+        """Write the line of the only loop without a round, which TTIR may leave out."""
         idle = self.where.loops_of(self._kernels) - self._ran
         self.counters[Counter.IDLE_LOOP_LINE] = idle.pop() if len(idle) == 1 else 0
 
@@ -138,7 +138,7 @@ def _tree(source: bytes) -> ast.Module:
 
 @functools.lru_cache(maxsize=1)
 def _read(source: bytes) -> tuple[Any, ...]:
-    """Return lines of loops, of what computes over several, of calls that do, and first lines."""
+    """Return lines of loops, of expressions over several lines, of such calls, and first lines."""
     nodes = list(ast.walk(_tree(source)))
     loops = [_lines(n) for n in nodes if isinstance(n, (ast.For, ast.While))]
     computing = [_lines(n) for n in nodes if isinstance(n, (ast.Call, ast.BinOp, ast.Compare))]

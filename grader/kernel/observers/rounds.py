@@ -1,8 +1,8 @@
-"""One program of a kernel, round by round: the block in which the worker writes it down.
+"""One program of a kernel, round by round: the block in which the worker records it.
 
-A round is one tile of keys that the program multiplies its queries with, and what the kernel's own
-variables hold when the loop comes to its end of that round. Worker and judge map the same memory,
-as for trace.py; the judge takes a copy and believes nothing that does not fit.
+A round is one tile of keys that the program multiplies its queries with, and the values of the
+kernel's variables at the end of that round of the loop. Worker and judge map the same memory, as
+for trace.py; the judge copies it, and ignores impossible numbers.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from grader.spec.cases import Case
 MOST_ROUNDS = 256
 MOST_ROWS = 512  # along a side of a tile
 LOADS = 8  # in a round
-VECTORS, MATRICES = 14, 6  # variables that are kept: one number per query, and one row per query
+VECTORS, MATRICES = 14, 6  # recorded variables: of one number per query, and of one row per query
 VARIABLES = VECTORS + MATRICES
 
 
-Held = tuple[np.ndarray, bool]  # what a variable holds, and whether products with V are in it
+Held = tuple[np.ndarray, bool]  # a variable's value, and whether it is made of products with V
 
 
 def _numbers(*names: str) -> np.dtype:
     return np.dtype([(name, np.int64) for name in names])
 
 
-# Of the program as a whole: `more` rounds are behind those that are kept, `others` are further
-# passes over keys with these queries.
+# Of the program as a whole: `more` counts rounds beyond the recorded ones, `others` further passes
+# over keys with these queries.
 _HEAD = _numbers("rounds", "more", "tile_q", "x", "y", "z", "others")
-# Lines of a round, and what else is noted of it: `ended` is 1 where the end of the loop's round was
-# seen, 0 where values are those of a later moment; `products` counts those with V, `apart` is 1
-# where weights of another round met V, `masked` where a mask met pairs; `mixed` is the first row of
-# V, from 1, that weights of another key met; `segment` numbers the loops that rounds lie in, from
-# 0; `stored` and `stored_too` are lines that store something after it.
+# Lines of a round, and more: `ended` is 1 if the end of the loop's round was seen, 0 if values are
+# those of a later moment; `products` counts those with V; `apart` is 1 if weights of another round
+# met V, `masked` if a mask met pairs; `mixed` is the first row of V, from 1, that met weights of
+# another key; `segment` numbers the loops of rounds, from 0; `stored` and `stored_too` are lines of
+# stores after the round.
 _ROUND_LINES = ("line", "loop", "mask_line", "product_line", "stored", "stored_too")
 _ROUND = _numbers(*_ROUND_LINES, "ended", "products", "apart", "masked", "mixed", "segment")
-# Of a variable: 1 if it is there when its loop begins; 1 if made of products of weights with V.
+# Of a variable: 1 if its loop carries it; 1 if it is made of products of weights with V.
 _TEXT = "S64"
 _VARIABLE = np.dtype([("name", _TEXT), ("carried", np.int64), ("of_products", np.int64)])
-# Columns of the table of loads: of which input, in the order of `OPERANDS`, from 1; its rows over
-# batch and heads and its columns, the first and the last, and how many rows; elements that were
-# loaded, of these how many from no row, and how many were masked; bytes between two neighbours.
+# Columns of the table of loads: the input's index in `OPERANDS`, from 1; the first and last of its
+# rows over batch and heads, their number, and its first and last column; the number of loaded
+# elements, of those outside any row, and of masked ones; bytes between two neighbours.
 LOAD = (
     "line", "operand", "first", "last", "rows", "column", "last_column", "elements", "outside",
     "masked", "apart",
@@ -54,11 +54,11 @@ LOAD = (
 
 @dataclasses.dataclass(frozen=True)
 class RoundsShape(Block):
-    """What is to be followed, and the sizes by which numbers are checked.
+    """Which program to follow, and the sizes by which numbers are checked.
 
-    `row` is a row of q over batch and heads: the first program that holds it is followed; with -1
-    the first of each launch, and the last of these is what is left. With `program` it is that
-    program, whatever it holds first.
+    `row` is a row of q over batch and heads, and the first program that holds it is followed; with
+    -1 the first of each launch, where the last launch overwrites the others. With `program` it is
+    that program, whichever rows it holds.
     """
 
     rows: int
@@ -86,7 +86,7 @@ class RoundsShape(Block):
             "keys": (np.int64, (MOST_ROUNDS, MOST_ROWS)),
             "loads": (np.int64, (MOST_ROUNDS, LOADS, len(LOAD))),
             "present": (np.uint8, (MOST_ROUNDS, VARIABLES)),
-            # Of these a program writes a part, and what nobody writes takes no memory.
+            # A program writes a part of these; pages that nobody writes take no memory.
             "taken": (np.uint8, (MOST_ROUNDS, MOST_ROWS, MOST_ROWS)),
             "vectors": (np.float32, (MOST_ROUNDS, VECTORS, MOST_ROWS)),
             "matrices": (np.float32, (MOST_ROUNDS, MATRICES, MOST_ROWS, self.head_dim)),
@@ -109,11 +109,11 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-    """A private copy of the block, of the rounds that were written.
+    """A private copy of the recorded rounds of the block.
 
     `queries` are rows of q over batch and heads, -1 past the end; `keys` rows of k likewise, one
     line per round. `taken` says which pairs had a weight that was not masked, in the round's
-    product with V. `table` has the columns of `ROUND`, `loads`, by round, those of `LOAD`.
+    product with V. `table` has the columns of `_ROUND`, `loads`, by round, those of `LOAD`.
     """
 
     kernel: str
@@ -132,12 +132,12 @@ class Rounds:
         return len(self.table)
 
     def column(self, name: str) -> np.ndarray:
-        """Return what is noted of each round, by the names at the top."""
+        """Return a column of the table of rounds, by its name in `_ROUND`."""
         return self.table[name]
 
     @classmethod
     def of(cls, shape: RoundsShape, memory: np.ndarray) -> Rounds | None:
-        """Copy what was written out of shared memory; None where nothing was, or does not fit."""
+        """Copy the rounds out of shared memory; None if there are none, or their head is bad."""
         arrays = shape.arrays(memory)
         (numbers,) = _counts(arrays["head"]).tolist()
         head = dict(zip(_HEAD.names, numbers, strict=True))
@@ -183,12 +183,12 @@ class Rounds:
 
 
 def _counts(table: np.ndarray) -> np.ndarray:
-    """Copy a table of numbers, which are counts or lines."""
+    """Copy a table of counts and lines, clipped to their range."""
     return table.view(np.int64).clip(0, 2**31).view(table.dtype)
 
 
 def _loads(rows: list[list[int]], shape: RoundsShape) -> tuple[dict[str, int], ...]:
-    """Return the loads of a round that can be."""
+    """Return the loads of a round whose line and operand are in range."""
     return tuple(
         dict(zip(LOAD, row, strict=True))
         for row in rows
@@ -203,16 +203,16 @@ def _text(raw: bytes) -> str:
 class RoundsWriter:
     """Writes a pass over keys: `begin` it, `meet` a tile of keys, `take` pairs, `end` the round.
 
-    A pass that begins takes the place of the one before it.
+    A new pass overwrites the one before it.
     """
 
     def __init__(self, shape: RoundsShape, memory: np.ndarray) -> None:
         self.head_dim = shape.head_dim
         self._arrays = shape.arrays(memory)
         self.head = self._arrays["head"][0]
-        self.of_rows = True  # whether a query is a row of what is made of products with V
+        self.of_rows = True  # whether queries are rows of products with V
         self._round = -1
-        self._rows = 0  # of the pass; none where it has more than there is room for
+        self._rows = 0  # of the pass; 0 if it has more than fit
         self._slots: dict[tuple[str, bool], int] = {}  # of variables, by name and whether a vector
 
     @property
@@ -221,7 +221,7 @@ class RoundsWriter:
         return self._arrays["rounds"][self._round]
 
     def begin(self, queries: np.ndarray, kernel: str = "", ids: Iterable[int] = (0, 0, 0)) -> None:
-        """Begin with a pass of these rows of q."""
+        """Begin a pass of these rows of q."""
         if self._rows:  # of an earlier pass
             for name in ("head", "queries", "rounds", "loads", "present"):
                 self._arrays[name][:] = 0
@@ -284,7 +284,7 @@ class RoundsWriter:
             described["carried"] |= name in carried
 
     def _slot(self, name: str, values: np.ndarray) -> int | None:
-        """Return where a variable is kept, None where it is none of the running state."""
+        """Return the slot of a variable, None if it is no running state, or none is free."""
         rows = self._rows
         vector = values.shape in ((rows,), (rows, 1), (1, rows))
         if not vector and values.shape not in ((rows, self.head_dim), (self.head_dim, rows)):

@@ -1,8 +1,8 @@
-"""Writes down one program round by round of its loop over keys.
+"""Records one program, round by round of its loop over keys.
 
-A round begins with the product of the queries and a tile of keys, and ends where the loop around it
-does in TTIR: what variables hold then, by the names that the student gave them, is written down.
-Which of them is the running maximum is found out by `grader.causes.state.comparing`.
+A round begins with the product of the queries and a tile of keys, and ends with a round of the loop
+around that product in TTIR. `Steps` then records the variables' values under the student's names;
+`grader.causes.state.comparing` finds out which of them is the running maximum.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STORED = ("stored", "stored_too")
 class Steps:
     """Writes the rounds of the program that a `RoundsShape` asks for into its block.
 
-    Of those that it asks for the first one in a launch is followed; the others are counted.
+    Of several such programs in a launch it follows the first one, and counts the others.
     """
 
     def __init__(self, shape: RoundsShape, memory: np.ndarray, path: str) -> None:
@@ -38,24 +38,24 @@ class Steps:
         self._path = path
         self._write = RoundsWriter(shape, memory)
         self._kernel, self._grid, self._launches = "", (1, 1, 1), 0
-        self._program: int | None = None  # of this launch, which is followed
-        self._all: set[tuple[int, int]] = set()  # programs that are asked for, by launch
-        self._queries: np.ndarray | None = None  # whose pass over keys is followed
+        self._program: int | None = None  # the followed one of this launch
+        self._all: set[tuple[int, int]] = set()  # programs that the shape asks for, by launch
+        self._queries: np.ndarray | None = None  # of the followed pass over keys
         self._over = False  # that pass is over
         self._keys: np.ndarray | None = None
-        self._loop: Operation | None = None  # whose end ends the round, None: that of the program
-        self._values: dict[str, Any] = {}  # what variables held at the last end of a loop's round
-        self._carried: tuple[str, ...] = ()  # of these, into the next one
-        self._level = 0  # how many loops further out than the innermost the round ends
+        self._loop: Operation | None = None  # its round ends this one; None: the program's end does
+        self._values: dict[str, Any] = {}  # of variables, at the last end of a loop's round
+        self._carried: tuple[str, ...] = ()  # names of variables that the loop carries
+        self._level = 0  # the round's loop is so many outside the innermost
         self._open = False  # the round has not ended
-        self._loading: int | None = None  # the program of this launch whose loads are noted
-        self._loads: list[dict[str, int]] = []  # before the round that they are of
-        self._segments: list[Operation | None] = []  # loops
+        self._loading: int | None = None  # the program of this launch whose loads count
+        self._loads: list[dict[str, int]] = []  # of the next round, before it begins
+        self._segments: list[Operation | None] = []  # loops, by number
 
     # -- where a kernel is ------------------------------------------------------------------------
 
     def launched(self, event: events.Launched) -> None:
-        """Begin with a launch."""
+        """Begin a launch."""
         self.ends()
         self._program = self._loading = None
         self._loads.clear()
@@ -63,12 +63,12 @@ class Steps:
         self._launches += 1
 
     def ends(self) -> None:
-        """End the pass that is followed, if any."""
+        """End the followed pass, if any."""
         self._end_open()
         self._over |= self._queries is not None
 
     def stored(self, programs: Tensor, line: int) -> None:
-        """End a round whose end was not seen, before what the kernel does with the result."""
+        """End an open round where the kernel stores, and note the line of the store."""
         if self._place(programs) is not None:
             self._end_open()
             row = self._write.row
@@ -86,12 +86,12 @@ class Steps:
             name: (_of_program(value, place, type.shape), note)
             for name, (value, type, note) in event.values.items()
         }
-        # Before its weights have met V, no round is over: there may be a loop over head_dim.
+        # No round is over before its weights meet V: this may be a loop over head_dim.
         if self._open and event.op is self._loop and self._has_met:
             self._end_round(seen=True)
 
     def _place(self, programs: Tensor) -> int | None:
-        """Return where the program that is followed is among others."""
+        """Return the position of the followed program among others, None if it is not there."""
         found = np.flatnonzero(as_numpy(programs) == self._program)
         return int(found[0]) if len(found) else None
 
@@ -100,7 +100,7 @@ class Steps:
     def loaded(
         self, operand: Operand, touched: Touched, rows: np.ndarray, columns: np.ndarray, line: int
     ) -> None:
-        """Note a load of rows of an input, which is of this round or of the next one."""
+        """Note a load of rows of an input, for the open round or for the next one."""
         if self._loading is None and (self._shape.row < 0 or operand.name == "q"):
             wanted = self._wanted(touched.programs, rows.reshape(len(rows), -1))
             self._loading = int(touched.programs[wanted][0]) if wanted.any() else None
@@ -147,7 +147,7 @@ class Steps:
         self._meet(keys.ids[place], line, event.loops)
 
     def _meet(self, keys: np.ndarray, line: int, loops: tuple[Operation, ...]) -> None:
-        """Begin a round with a tile of keys, or go on with the one that it is a part of."""
+        """Begin a round with a tile of keys, or continue the open one if the keys are its own."""
         if self._has_begun and not self._has_met and np.array_equal(keys, self._keys):
             self._level += 1  # a part of head_dim: the round ends with the loop around these parts
             self._open = True
@@ -173,8 +173,8 @@ class Steps:
     ) -> None:
         """Note which pairs of the round have a weight in a product with these rows of V.
 
-        Where the weights are its right operand, what becomes of it is not `of_rows`: a query is a
-        column.
+        `of_rows` is false if the weights are the right operand: queries are then columns of the
+        result.
         """
         place = self._place(event.programs)
         if place is None or self._over or not self._has_begun:
@@ -183,7 +183,7 @@ class Steps:
         taken = ~weights.of_pairs("hidden", False)[place]
         ids, met = weights.axes[1].ids[place], values.ids[place]
         if not np.array_equal(ids, self._keys) or len(taken) != self._queries.size:
-            self._write.row["apart"] = 1  # the weights of another round, for all that is known
+            self._write.row["apart"] = 1  # presumably the weights of another round
             return
         both = (met >= 0) & (ids >= 0)
         if (met[both] != ids[both]).any():
@@ -193,7 +193,7 @@ class Steps:
         self._write.take(taken, line, weights.note.mask_line, masked=masked)
 
     def _wanted(self, programs: np.ndarray, queries: np.ndarray) -> np.ndarray:
-        """Return which programs are asked for, by their numbers and what they hold."""
+        """Return which programs the shape asks for, by number or by the queries that they hold."""
         if self._shape.program is not None:
             (x, y, _), (i, j, k) = self._grid, self._shape.program
             inside = all(n < most for n, most in zip((i, j, k), self._grid, strict=True))
@@ -204,12 +204,12 @@ class Steps:
 
     @property
     def _follows_any(self) -> bool:
-        """Whether the pass of each launch takes the place of the one before it."""
+        """Whether any program will do, so that each launch's pass replaces the one before it."""
         return self._shape.program is None and self._shape.row < 0
 
     @property
     def _has_begun(self) -> bool:
-        """Whether there is a round of the walk that is followed."""
+        """Whether the followed pass has a round."""
         return bool(self._write.head["rounds"])
 
     @property
@@ -239,6 +239,6 @@ class Steps:
 
 
 def _of_program(value: Tensor, place: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return what a program at a place holds of an array."""
+    """Return the part of an array of the program at a position."""
     own = value[place if value.shape[0] > 1 else 0]
     return as_numpy((own.float() if own.dtype is torch.bfloat16 else own).expand(shape))

@@ -1,8 +1,8 @@
-"""Which program of a traced call stored which rows, and over what of another program.
+"""Records which program of a traced call stored which rows, and where it overwrote another's.
 
-Stores do not add up: on a GPU the last one wins, whichever that is. A launch that reads from a
-tensor as well, under a lock of its own perhaps, is left alone, and so are atomic operations. What
-an earlier launch stored may be finished by the next.
+Stores do not add up: on a GPU the last one wins, whichever that is. A launch that also reads from
+the tensor does not count, because it may hold a lock, nor do atomic operations. A later launch may
+overwrite, and so finish, what an earlier one stored.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from grader.kernel.observers.trace import GRADIENTS, Counter
 
 @dataclasses.dataclass
 class _Elements:
-    """What was stored to one tensor, by element: the last program, from 1 over all launches."""
+    """The last store to each element of a tensor: bits, and program, from 1 over all launches."""
 
     writer: np.ndarray
     bits: np.ndarray
-    # Two programs, numbered so, the line, x, y and z of these, and the elements that both stored.
+    # Two programs, by these numbers, the line, x, y and z of each, and the elements of both.
     clash: tuple[int, int, int, Any, Any, np.ndarray] | None = None
 
 
 class _Rows:
-    """Rows of a tensor that may turn out to be the output: who stored them."""
+    """The stores to rows of a tensor that may turn out to be the output."""
 
     def __init__(self, operand: Operand) -> None:
         self.operand, count = operand, operand.num_rows
@@ -46,7 +46,7 @@ class Stores:
         self._record = record
         self._elements: dict[int, _Elements] = {}
         self._rows: dict[int, _Rows] = {}
-        self._read: set[int] = set()  # what this launch has read from
+        self._read: set[int] = set()  # starts of tensors that this launch has read
 
     def launched(self) -> None:
         self._read.clear()
@@ -61,10 +61,10 @@ class Stores:
     def stored(
         self, start: int, tensor: Any, programs: np.ndarray, ids: np.ndarray, bits: np.ndarray
     ) -> np.ndarray:
-        """Note what programs store to elements of a tensor, one program behind the other.
+        """Note what programs store to elements of a tensor, one program after the other.
 
         Returns:
-            Where another program of the launch had stored other numbers.
+            Which elements had other bits from another program of the launch.
         """
         found, record = self._elements.get(start), self._record
         size = extent(tensor.shape, tensor.stride())
@@ -74,7 +74,7 @@ class Stores:
         numbers = programs + record.before + 1
         writers, held = found.writer[ids], found.bits[ids]
         found.writer[ids] = numbers
-        if (found.writer[ids] != numbers).any():  # to the same elements
+        if (found.writer[ids] != numbers).any():  # programs store to the same elements
             found.writer[ids] = writers
             ends = [*np.flatnonzero(np.diff(numbers)) + 1, len(ids)]
             each = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
@@ -93,7 +93,7 @@ class Stores:
     def stored_rows(
         self, operand: Operand, programs: np.ndarray, rows: np.ndarray, over: np.ndarray
     ) -> None:
-        """Note to which rows of a tensor programs store, and where that was `over` others'."""
+        """Note the rows of a tensor that programs store; `over` marks what overwrites others'."""
         record, found, count = self._record, self._rows.get(operand.start), operand.num_rows
         if found is None or found.operand.size != operand.size:
             found = self._rows[operand.start] = _Rows(operand)
@@ -107,7 +107,7 @@ class Stores:
         found.twice[ids] |= others
         if others.any() and not found.twice_line:
             found.twice_line = record.where.line
-        found.writer[ids] = numbers  # of several the last
+        found.writer[ids] = numbers  # the last of several
         first = np.flatnonzero(np.diff(own, prepend=-1))
         last = np.append(first[1:], len(own)) - 1
         heads, ends = ids[first] // operand.length, (ids[i] % operand.length for i in (first, last))
@@ -115,7 +115,7 @@ class Stores:
         found.programs.append(np.stack(np.broadcast_arrays(numbers[first], *row)).T)
 
     def write(self, starts: dict[str, int], results: dict[str, Any]) -> None:
-        """Write what became of the output and of the gradients, by where they begin."""
+        """Write the stores to the output, and clashes in gradients, by their addresses."""
         arrays, counters = self._record.arrays, self._record.counters
         found = self._rows.get(starts.get("out", starts.get("y", 0)))
         if found is not None and len(found.writer) == self._record.shape.queries:

@@ -22,12 +22,12 @@ from grader.kernel.observers.stores import Stores
 from grader.kernel.observers.trace import Counter
 
 _NONE = -1
-_MAX_ELEMENTS = 2**24  # of memory of which each element's reads are remembered
+_MAX_ELEMENTS = 2**24  # of a tensor, to remember which were read
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Touching:
-    """Knows the rows of what is loaded, and tells the rooms of reads and of stores."""
+    """Finds the rows that kernels load and store, and reports accesses to other observers."""
 
     def __init__(
         self, record: Record, placement: Placement, pairs: Pairs, steps: Steps | None
@@ -37,7 +37,7 @@ class Touching:
         self._places = Places(record)
         self._reads = Reads(record.counters, record.inputs)
         self._stores, self._accesses = Stores(record), Accesses(record)
-        self._made: set[int] = set()  # where those tensors start that kernels have stored to
+        self._made: set[int] = set()  # starts of tensors that kernels have stored to
 
     def launched(self, event: events.Launched) -> None:
         self._places.launched(event.memories)
@@ -45,7 +45,7 @@ class Touching:
         self._accesses.launched()
 
     def touched(self, event: events.Computed) -> Any:
-        """Note an access of all programs; return what is known of what is loaded."""
+        """Note an access of all programs; return the note of a loaded tile."""
         notes, chosen = [], []
         if event.op.name == "tt.store" and self._steps:
             self._steps.stored(event.programs, self._record.where.in_kernel(event.op))
@@ -96,7 +96,7 @@ class Touching:
         along: tuple[int | None, int],
     ) -> None:
         record, active = self._record, touched.active
-        padded = operand.length < operand.size[2]  # its last rows are nobody's, and are read too
+        padded = operand.length < operand.size[2]  # kernels read the padding, too
         lost = active & (rows < 0)
         if lost.any():
             lanes = tuple(range(1, active.ndim))
@@ -137,11 +137,11 @@ class Touching:
         self._placement.store(start, tensor, note[touched.chosen], *places)
 
     def write(self, results: dict[str, Any]) -> None:
-        """Write the tables of a call that came to `results`."""
-        # Not by their own methods, which may be the submission's; nor need each be a tensor.
+        """Write the tables of a call that returned `results`."""
+        # By torch's own methods: a result's may be the submission's, if it is a tensor at all.
         tensors = {n: t for n, t in results.items() if isinstance(t, torch.Tensor)}
         starts = {name: torch.Tensor.data_ptr(tensor) for name, tensor in tensors.items()}
-        # Partial results of a split row are no other form of an input while every dot has its own.
+        # Tensors that kernels made may be inputs in another form only if some dot is unknown.
         made = bool(self._record.counters[Counter.UNKNOWN_DOTS])
         self._record.counters[Counter.DISTINCT_READ] = self._reads.distinct(made=made)
         self._accesses.write()
@@ -159,13 +159,13 @@ class Accesses:
         self._last: dict[tuple[int, ...], np.ndarray] = {}
 
     def launched(self) -> None:
-        """Begin with a launch: a program's first tile follows on none."""
+        """Begin a launch, in which no program has a last tile yet."""
         self._last.clear()
 
     def note(self, touched: Touched, operand: Operand, along: tuple[int | None, int]) -> None:
-        """Note a load of `operand`: `along` which axis its rows lie, and of how many programs not.
+        """Note a load of `operand`.
 
-        The axis is None where they lie along none.
+        `along` is the axis of its rows, None if there is none, and how many programs do not fit it.
         """
         record, active = self._record, touched.active
         axis, apart = along
@@ -190,7 +190,7 @@ class Accesses:
             noted["across"] = int(deltas[rows]) // itemsize
             noted["along"] = int(deltas[1 - rows]) // itemsize
             noted["size"] = lanes.shape[rows]
-            if operand.name == "w":  # the other axis is none of its own
+            if operand.name == "w":  # w has no other axis
                 noted["along"] = noted["column_stride"]
         elif operand.name == "w" and lanes.size > 1:
             noted["across"] = int(np.diff(lanes.ravel()[:2])[0]) // itemsize
@@ -208,26 +208,26 @@ class Accesses:
 
 
 class Reads:
-    """Reads of one call, by address: how many, and of how many elements.
+    """Counts the reads of one call, and the different elements that they read, by address.
 
-    An input is one whatever a pointer says it points to.
+    Elements of an input have its own type, whatever type a pointer into it has.
     """
 
     def __init__(self, counters: np.ndarray, inputs: list[Operand]) -> None:
         self._counters = counters
         self._itemsize = inputs[0].tensor.element_size() if inputs else 1
         self._regions = _merged(sorted((i.start, i.end) for i in inputs))
-        # By the address where the memory starts, and whether kernels of the call have made it.
+        # Elements read, by the tensor's address and whether kernels of the call have made it.
         self._seen: dict[tuple[int, bool], np.ndarray] = {}
 
     def note(
         self, touched: Touched, tensor: Any = None, *, floating: bool = False, made: bool = False
     ) -> None:
-        """Note what is read by pointers to `tensor`, None where that is not known.
+        """Note reads by pointers to `tensor`, None if it is unknown.
 
-        Elsewhere than in inputs, what kernels of the call have `made` is counted in `UNKNOWN_READS`
-        too. All else holds inputs in some form. Different elements are counted, but not of integers
-        that were made.
+        Outside inputs, reads of a tensor that kernels of the call have `made` also count as
+        UNKNOWN_READS; all other tensors hold inputs in some form. Different elements count, too,
+        but not those of integers that kernels made.
         """
         rest = self.note_inputs(touched)
         lanes = touched.addresses[rest]
@@ -240,10 +240,10 @@ class Reads:
             self._see((start, made), extent(tensor.shape, tensor.stride()), offsets)
 
     def note_inputs(self, touched: Touched) -> np.ndarray:
-        """Note reads of inputs, or between the rows of one; return which lanes read elsewhere.
+        """Note reads in inputs, or between rows of one; return which lanes read elsewhere.
 
-        Each read is of one element or more. Lanes of one program's load at the same address are one
-        read: so are those that are clamped to it.
+        A read covers one element or more. Lanes of one program with one address, clamped ones
+        included, are one read.
         """
         each = max(1, touched.width // self._itemsize)
         rest = touched.active
@@ -271,7 +271,7 @@ class Reads:
 
 
 def _different(addresses: np.ndarray, active: np.ndarray) -> int:
-    """Return how many addresses there are, those of each program counted once."""
+    """Return the number of active addresses, equal ones of a program counted once."""
     lanes = np.where(active, addresses, -1).reshape(len(addresses), -1)
     if lanes.shape[1] > 1 and not (lanes[:, 1:] > lanes[:, :-1]).all():
         lanes.sort(axis=1)
@@ -280,7 +280,7 @@ def _different(addresses: np.ndarray, active: np.ndarray) -> int:
 
 
 def _merged(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return extents of which none overlaps another: slices of one packed tensor are one."""
+    """Merge extents that overlap, as slices of one packed tensor do."""
     found: list[tuple[int, int]] = []
     for low, high in extents:
         if found and low < found[-1][1]:

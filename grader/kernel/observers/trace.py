@@ -1,7 +1,7 @@
 """What a call's kernels did, as the worker saw it on the machine: a block of fixed layout.
 
-Worker and judge map the same memory. The worker counts in it; the judge takes a copy and believes
-nothing of it that does not fit: see `grader.checks.counted_pairs`.
+Worker and judge map the same memory. The worker counts in it; the judge copies it, and ignores
+impossible numbers: see `grader.checks.counted_pairs`.
 
 Queries are numbered over batch, query head and row; keys of one kv head by row.
 """
@@ -17,35 +17,35 @@ import numpy as np
 
 from grader.spec.cases import Case
 
-# The products of attention that fold keys into queries, or queries into keys.
+# The products of attention that sum over keys for each query, or over queries for each key.
 PRODUCTS = ("out", "dv", "dk", "dq")
 KERNELS = 6  # kernels with a number of their own; any more count as the last
 LINES = 64
-SOURCE_LINES = 255  # lines that pairs can have, by number; 0 is none
+SOURCE_LINES = 255  # numbered lines that pairs can have; 0 is none
 SEVERAL_LINES = 255
-DROWNED = 3  # of `masks`: see `Trace`
+DROWNED = 3  # in `masks`: see `Trace`
 PROGRAMS = 4096
 MAX_PAIRS = 16 * 2**20
-_MOST = 2**53  # of anything that is counted: weeks of computing
+_MOST = 2**53  # the largest count: weeks of computing
 
 
 class Counter(enum.IntEnum):
-    """What is counted over a whole call."""
+    """The counters of a whole call."""
 
     LAUNCHES = 0
     PROGRAMS = 1
-    MULTIPLY_ADDS = 2  # of dots, masked lanes and all
-    ELEMENTS_READ = 3  # active lanes alone; of an input, as many of its elements as they hold
+    MULTIPLY_ADDS = 2  # of dots, masked lanes included
+    ELEMENTS_READ = 3  # by active lanes; of an input, all elements that a wider read covers
     DISTINCT_READ = 4
-    UNKNOWN_DOTS = 5  # dots whose operands are no tiles of inputs, as far as was seen
-    UNKNOWN_READS = 6  # of what the call's own kernels made: shares of a row, delta
-    PADDING_TAKEN = 7  # lanes of no key, of no query, that took part in a product
+    UNKNOWN_DOTS = 5  # dots whose operands are no known tiles of inputs
+    UNKNOWN_READS = 6  # of tensors that the call's kernels made: partial rows, delta
+    PADDING_TAKEN = 7  # lanes without a key that took part in a product with v
     PADDING_LINE = 8
     MISMATCHED = 9  # products of weights of one tile with values of another
     MISMATCHED_LINE = 10
-    NAN_LINE = 11  # where a NaN first came out of operands without
+    NAN_LINE = 11  # of the first NaN out of operands without NaN
     NAN_OPERATION = 12
-    NAN_KINDS = 13  # by how many kinds of operation NaN came out of operands without
+    NAN_KINDS = 13  # how many kinds of operation made NaN of operands without NaN
     STORED_TWICE = 14  # rows of out that two programs stored
     STORED_TWICE_LINE = 15
     OVER_QUERIES_LINE = 16  # scores or weights that were reduced over queries
@@ -62,11 +62,11 @@ class Counter(enum.IntEnum):
     NAN_SIGN = 27  # of the infinities whose difference was the first NaN: 1 is -, 2 is +, 0 neither
     INFINITE_LINE = 28  # a dot of v or dout with weights of which some are infinite
     STORED_OTHERWISE = 29  # rows of out that two programs stored different numbers to
-    UNWRITTEN_LINE = 30  # a load from a tensor of the call that no kernel had stored to, of NaN
-    IDLE_STORE_LINE = 31  # a store whose mask lets nothing pass, in any program
+    UNWRITTEN_LINE = 30  # a load of NaN from a tensor of the call to which no kernel had stored
+    IDLE_STORE_LINE = 31  # a store whose mask is false in all lanes of all programs
     IDLE_LOOP_LINE = 32  # the only loop that had no round in any program of the call
-    OF_ELEMENTS = 33  # of the multiply-adds those that are in no dot: outer products, sums of rows
-    BESIDE = 34  # products of elements of tiles that are no multiply-adds, as far as was seen
+    OF_ELEMENTS = 33  # multiply-adds outside dots: outer products, sums of rows
+    BESIDE = 34  # elementwise products that are no known multiply-adds
     ZERO_LINE = 35  # a division by 0, in a row that exists
 
 
@@ -77,13 +77,13 @@ ACCESS = (
     "step", "misaligned", "size",
 )  # fmt: skip
 MASK_ROWS = ("", "queries", "keys")  # what the rows of a masked tile are, "" where not seen
-# Rows that met though they are not the same: of what, and their numbers from 1; 0 is none. Where
-# lse or delta of queries met keys, `weights` is the axis of the keys.
+# Rows that met though they differ: their operands, and their numbers from 1; 0 is none. Where lse
+# or delta of queries met keys, `weights` is the axis of the keys.
 APART = ("line", "one", "other", "row", "other_row", "kv_plane", "weights")
-# Where tiles met that begin at different columns: a dot over head_dim, a product that was stored.
+# Tiles that met, but begin at different columns: in a dot over head_dim, in a stored product.
 COLUMNS = ("line", "one", "other")
-MISPLACED = ("line", "row", "place")  # a row of q or k, and the row of an output made of it
-# Two programs of one launch that stored to one element, and the rows that both did, from 1.
+MISPLACED = ("line", "row", "place")  # a row of q or k, and the output row with its result
+# Two programs of one launch that stored to one element; the first and last row of both, from 1.
 OVERWRITTEN = ("line", "x", "y", "z", "other_x", "other_y", "other_z", "first", "last")
 PROGRAM = ("kernel", "x", "y", "z", "batch_head", "first", "last", "line")
 # Operands of a call in the order of their numbers in `ACCESS`, from 1.
@@ -94,15 +94,15 @@ OUTPUTS = ("out", "lse", "dq", "dk", "dv", SCRATCH)
 GRADIENTS = ("dq", "dk", "dv", "dsink_logits")
 STATISTIC = "statistic"  # one number for each row of queries, which the call made: lse, delta
 MADE = (STATISTIC, "out")  # by the call itself
-# Of each product, with a number for each pair: see `Trace`.
+# Arrays with a number for each product and pair: see `Trace`.
 OF_PAIRS = ("takes", "twice", "met", "unsure", "masks", "masked_at", "taken_at", "again_at")
-TAGGED = ("q", "k", "v", "dout", STATISTIC, "out")  # what rows of a tile are recognized by
+TAGGED = ("q", "k", "v", "dout", STATISTIC, "out")  # operands whose rows a tile may hold
 SCORES = len(PRODUCTS)  # products of a query and a key: scores, and dout with v
 OTHER = SCORES + 1
 
 
 class Block:
-    """Arrays of known types and sizes, one behind the other in memory that two processes share."""
+    """Arrays of known types and sizes, one after the other in memory that two processes share."""
 
     def _fields(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
         """Return the type and the size of each array, by name."""
@@ -139,7 +139,7 @@ class TraceShape(Block):
 
     @classmethod
     def of(cls, case: Case, lines: int) -> TraceShape:
-        """Return the sizes of a case; of a row sum the rows count as queries, columns as keys."""
+        """Return the sizes of a case; in a row sum, rows count as queries and columns as keys."""
         if case.rows is not None and case.cols is not None:
             return cls(1, 1, 1, case.rows, case.cols, lines)
         heads = case.num_q_heads, case.num_kv_heads
@@ -208,29 +208,27 @@ def traceable(case: Case) -> bool:
 class Trace:
     """A private copy of the block: `counters` by `Counter`, the tables without their empty rows.
 
-    What does not fit its place counts as nothing: rows are left out, other numbers are 0.
+    Table rows with a number out of range are left out, other numbers out of range are 0.
 
-    `visits` counts, per kernel, how often a pair of a query and a key was in a tile of scores (of
-    a row sum: how often an element of x was read);
-    `takes`, per product, how often its weight, not masked, was in that product; `met` marks the
-    pairs of the tiles that were in it, masked or not, `unsure` those of a tile's lanes that are
-    rows of the next head and may be nothing to the kernel; `twice` marks the pairs of which `takes`
-    is true more than once in one launch, `masks` those that a mask was applied to: 1 where it kept
-    them, 2 where it put another number in their place that hides nothing, 3 those that a number of
-    their row made so low that they look masked.
-    `masked_at`, `taken_at` and `again_at` are the numbers in `lines` of the lines of the mask and
-    of the loop in which a pair was taken, the first time and after it; of a pair that masks of
-    several lines met, `masked_at` is SEVERAL_LINES. `mask_rows` is, per kernel, an index in
-    `MASK_ROWS`; `raised_lines` has, per kernel, the line of a factor that unmasks masked scores.
-    `stores` is 1 for the rows of the result that were stored, 2 for those that two programs stored
-    the same numbers to.
-    `discarded` is, per product and for scores, a line of whose results nothing took up those of
-    earlier rounds, 0 if none, `doubled` a line that counts those twice, `bare` one
-    whose operand is behind no exponential, or for scores one where they only choose a number;
-    `columns` is the first dot of tiles that begin at different columns of head_dim, and the first
-    store of a product to other columns than its own; `stored_products` the product, from 1, that
-    was stored where this one belongs, and its line; `overwritten`, per gradient, the first two
-    programs that stored different numbers to one element.
+    `visits` counts, per kernel, the tiles of scores that a pair of a query and a key was in (in a
+    row sum: the reads of an element of x). Per product, `takes` counts how often the pair's weight
+    was in it unmasked; `met` marks the pairs of its tiles, masked or not, and `unsure` pairs of
+    lanes that are rows of the next head, which the kernel may discard; `twice` marks pairs taken
+    more than once in one launch. `masks` is 1 for a pair that a mask kept, 2 if the mask replaced
+    its score by a number that hides nothing, 3 if a number of its row made the score so low that it
+    looks masked.
+    `masked_at`, `taken_at` and `again_at` are indices in `lines`: of the mask, and of the loops
+    that took the pair first and again; if masks of several lines met a pair, `masked_at` is
+    SEVERAL_LINES. `mask_rows` is, per kernel, an index in `MASK_ROWS`; `raised_lines` has, per
+    kernel, the line of a factor that unmasks masked scores. `stores` is 1 for the stored rows of
+    the result, 2 for rows to which two programs stored the same numbers.
+    Per product and for scores, `discarded` is a line that loses the results of earlier rounds, 0 if
+    none, `doubled` a line that counts them twice, `bare` a line whose weights come from no
+    exponential, or for scores one where they only choose a number; `columns` is the first dot of
+    tiles that begin at different columns of head_dim, and the first store of a product to other
+    columns than its own; `stored_products` is the product, from 1, stored where this one belongs,
+    and its line; `overwritten`, per gradient, the first two programs that stored different numbers
+    to one element.
     """
 
     shape: TraceShape

@@ -1,6 +1,6 @@
-"""Writes down what a call's kernels read, multiply and store: a `Trace`.
+"""Records what a call's kernels read, multiply and store, as a `Trace`.
 
-All programs that run at once are looked at together, operation by operation.
+It sees each operation once for all programs that run at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ACCESSES = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 class Tracing:
     """An observer of the launches of one call; `finish` writes the tables.
 
-    `fault` is an error of its own, empty where there was none: from then on it sees nothing.
+    `fault` is an error of the observer itself, empty if none; after it, the observer sees nothing.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Tracing:
         inputs: dict[str, Any],
         steps: Steps | None = None,
     ) -> None:
-        """Trace kernels of the submission at `path`, which are given `inputs`.
+        """Trace kernels of the submission at `path`, which get `inputs`.
 
-        With `steps` the rounds of one program are written down as well.
+        With `steps`, also record the rounds of one program.
         """
         self.fault = ""
         self._where = Where(path, source)
@@ -63,15 +63,15 @@ class Tracing:
         }
 
     def __call__(self, event: events.Event) -> Any:
-        """Look at one event; of what is computed, return what is known of the result."""
+        """Observe an event; of a computation, return the note of its result."""
         if self.fault:
             return None
         try:
             with np.errstate(all="ignore"):
                 return self._look(event)
-        except MemoryError:  # the kernel's
+        except MemoryError:  # of the kernel
             raise
-        except Exception as error:  # none of the kernel's
+        except Exception as error:  # of the observer
             self.fault = f"{type(error).__name__} at line {self._where.line}: {error}"
             return None
 

@@ -1,4 +1,4 @@
-"""What is looked for in every call: programs that race, dots that a GPU rounds."""
+"""Finds in every call programs that race, and dots whose operands a GPU rounds."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from grader.kernel.machine.tensors import Memory, place_in
 from grader.kernel.machine.ttir import Place
 
 _ROUNDING = {"tf32": "TF32", "bf16x3": "bf16x3"}
-# Of the largest of the numbers: what is rounded to bf16 in another order of sums differs by 2**-7
-# of itself, and where terms cancel by as much of these. Whichever of two so close stays is right.
+# Relative, and a share of the largest number: sums in another order, rounded to bf16, differ by
+# 2**-7 of themselves or of terms that cancel. Of two numbers so close, either is right.
 _CLOSE = 1e-2
 _NOBODY = -1
-_MOST = 250  # characters of what is said of a race: a reply holds 1900
+_MOST = 250  # characters of a race's description: a reply holds 1900
 
 
 class Watch:
     """Watches the launches of one call of the submission at `path`.
 
-    `rounds` has the lines of dots of fp32 operands that a GPU rounds, each with TF32 or bf16x3.
+    `rounds` maps lines of dots whose fp32 operands a GPU rounds to the format: TF32 or bf16x3.
     """
 
     def __init__(self, path: str) -> None:
@@ -35,11 +35,11 @@ class Watch:
         self._launch = 0  # the line that launches
         self._grid = 1, 1, 1
         self._races = Races()
-        self._said: list[tuple[int, str]] = []  # by race, the line and what races in words
+        self._said: list[tuple[int, str]] = []  # by race, its line and its description
         self._reached: list[set[int]] = []  # by race, the storages that it may have changed
 
     def __call__(self, event: events.Event) -> Any:
-        """Look at one event."""
+        """Observe an event."""
         if isinstance(event, events.Multiplied):
             precision = event.op.attributes.get("inputPrecision", "")
             wide = event.left.dtype.itemsize == 4
@@ -64,9 +64,9 @@ class Watch:
                 reached |= targets if reached & sources else set()
 
     def races_of(self, results: Mapping[str, Tensor]) -> list[tuple[int, str, list[str]]]:
-        """Return the line of each race, what races in words, and the results that it may change.
+        """Return the line of each race, its description, and the results that it may change.
 
-        Of several that reach the same results the first.
+        Of several that reach the same results, only the first counts.
         """
         found: dict[tuple[str, ...], tuple[int, str]] = {}
         for race, reached in zip(self._said, self._reached, strict=True):
@@ -80,7 +80,7 @@ class Watch:
 
 @dataclasses.dataclass(frozen=True)
 class Race:
-    """A program `reads` or `stores to` an element, in this storage, that another stores to."""
+    """A `program` that reads or stores to an element (`does`) to which a `writer` stores."""
 
     place: Place
     storage: int
@@ -92,7 +92,7 @@ class Race:
 
 @dataclasses.dataclass
 class _Seen:
-    """Of each element of a tensor, who stored to it and who read it last, and what was there."""
+    """For each element of a tensor, the last program to store and to read, and the values."""
 
     writer: Tensor
     stored: Tensor
@@ -101,13 +101,13 @@ class _Seen:
 
 
 class Races:
-    """Looks for elements for which the programs of one launch race; `found` is a race per tensor.
+    """Finds elements for which programs of one launch race; `found` has one race per tensor.
 
-    The machine runs all programs side by side, a GPU in any order: a program that reads what
-    another one stores, or stores other numbers over it, gets what is there at that moment. Atomic
-    operations race with plain accesses alone. A program that has come to a lock or a flag, a whole
-    number that is changed by an atomic operation or read as volatile, is left alone from then on:
-    it may know that the others are done.
+    The machine runs all programs side by side, a GPU in any order: if a program reads what another
+    one stores, or stores other numbers over it, the result depends on that order. Atomic operations
+    race only with plain accesses. A program that has reached a lock or a flag, an integer that an
+    atomic operation changes or a volatile load reads, no longer counts: it may know that the others
+    are done.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Races:
         self._waited = zeros(0, dtype=torch.bool)
 
     def __call__(self, event: events.Event) -> None:
-        """Look at one event."""
+        """Observe an event."""
         if isinstance(event, events.Launched):
             self._seen.clear()
             self._waited = zeros(event.programs, dtype=torch.bool)
@@ -152,7 +152,7 @@ class Races:
         index, programs = event.index, cast(event.programs, torch.int32)
         updates = event.kind == events.ATOMIC
         self._look(event, "updates" if updates else "reads", seen.writer[index], None, programs)
-        # No number that another program stores there is the one that an update found.
+        # NaN differs from all that another program stores: over an update, each store races.
         seen.reader[index], seen.read[index] = programs, math.nan if updates else event.value
 
     def _look(
@@ -165,7 +165,7 @@ class Races:
         *,
         reads: bool = False,
     ) -> None:
-        """Note a race with programs that came to the same elements, where the values differ."""
+        """Note a race with `others` that accessed the same elements, if the values differ."""
         races = (others != _NOBODY) & (others != programs)
         storage = storage_of(event.memory.flat)
         if storage in self._raced or not bool(races.any()):
@@ -184,7 +184,7 @@ class Races:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return what tells apart the memory that tensors lie in."""
+    """Return the address of a tensor's storage, which identifies it."""
     return int(torch.Tensor.untyped_storage(tensor).data_ptr())
 
 
