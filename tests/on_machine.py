@@ -52,7 +52,9 @@ def machine_in_process(engine: Engine, names: dict[str, Any] | None = None) -> I
 @functools.cache
 def _engine() -> Engine:
     """Return the one engine: kernels of `given` stay compiled for it."""
-    return Engine("", overflow=True)
+    engine = Engine("")
+    engine.reset(far=True)
+    return engine
 
 
 def machine_trace(

@@ -19,7 +19,8 @@ from tests.on_machine import machine_in_process
 @pytest.fixture
 def observed() -> Iterator[Any]:
     """Let kernels run on the machine, seen by what it is called with."""
-    own = Engine(__file__, overflow=True)
+    own = Engine(__file__)
+    own.reset(far=True)
     with machine_in_process(own, globals()) as engine, contextlib.ExitStack() as stack:
 
         def observe(observer: Any) -> Any:

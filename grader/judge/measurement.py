@@ -119,11 +119,14 @@ class Measurement:
         for number in range(self._blocks):
             self._phase("speed of your answer", submission=True)
             try:
+                # Starting a worker takes seconds on a GPU: the same one serves for memory.
+                of_memory = bench.device == "cuda" and self._memory is None
+                # A held worker has its context by now; what the file allocates at import counts.
+                before = self._bytes_before() if of_memory and held else None
                 with held.pop(0) if held else self._submission() as worker:
                     timed = self._attach(worker)
-                    # Starting a worker takes seconds on a GPU: the same one serves for memory.
-                    if bench.device == "cuda" and self._memory is None:
-                        self._memory = self._memory_of([timed, timed], naive_extra)
+                    if of_memory:
+                        self._memory = self._memory_of([timed, timed], naive_extra, before)
                     student.append(
                         speed.run_block(
                             bench,
@@ -195,12 +198,17 @@ class Measurement:
         except CallFailed as error:
             return _failure(error)
 
-    def _memory_of(self, workers: list[Timed], naive_extra: list[int]) -> Evidence | None:
-        """Make a call at each length; what is kept after the first counts in the second too."""
+    def _memory_of(
+        self, workers: list[Timed], naive_extra: list[int], before: int | None = None
+    ) -> Evidence | None:
+        """Make a call at each length; what the first leaves allocated counts in the second too.
+
+        `before` is the memory in use before the workers imported the submission, None if unknown.
+        """
         cases, device = self.problem.memory_cases(self.bench.device), self.bench.device
         if cases is None:
             return None
-        before = self._taken_before(cases)
+        before = self._bytes_before() if before is None else before
         extra: list[int] = []
         results: list[list[CallOutputs]] = []
         for case, timed in zip(cases, workers, strict=True):
@@ -215,7 +223,7 @@ class Measurement:
         figures = performance.memory_figures(self.problem, cases, extra, naive_extra, device)
         return memory_evidence(figures, margin)
 
-    def _taken_before(self, cases: tuple[Case, Case]) -> int:
+    def _bytes_before(self) -> int:
         """Return the device memory in use, the judge's own inputs and outputs of both calls in it.
 
         torch keeps what is given back here, so that the calls themselves take nothing more.
@@ -223,7 +231,7 @@ class Measurement:
         if self.bench.device == "cpu":
             return 0
         held = []
-        for case in cases:
+        for case in self.problem.memory_cases("cuda") or ():
             layout = self.bench.layout(self.problem, case)
             held.append(self.bench.go(self.naive, self.problem, case, layout, null=True))
         del held
@@ -236,7 +244,7 @@ class Measurement:
             return []
         self._phase("memory of naive PyTorch")
         self._release_naive()
-        before = self._taken_before(cases)
+        before = self._bytes_before()
         found = []
         for case in cases:
             self._release_naive()

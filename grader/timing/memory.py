@@ -22,7 +22,8 @@ def extra_bytes(
 ) -> tuple[int, list[CallOutputs]]:
     """Return the most memory one call takes beyond inputs and outputs, and what it computed.
 
-    `before_bytes` is the `taken_bytes` after the import; on the CPU that of the idle baseline.
+    `before_bytes` is the `taken_bytes` before the import where the worker had its CUDA context by
+    then, else after it; on the CPU that of the idle baseline.
     """
     layout = bench.layout(problem, case)
     outputs = sum(TORCH_DTYPES[v.dtype].itemsize * math.prod(v.size) for v in layout.outputs)

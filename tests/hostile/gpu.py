@@ -52,6 +52,11 @@ held = torch.empty(8 * 2**30, dtype=torch.uint8, device="cuda")
 time.sleep(600)
 '''
 """
+_AT_IMPORT = """
+SPACE = None
+if torch.cuda.is_available():
+    SPACE = torch.empty(8 * 2**30, dtype=torch.uint8, device="cuda")
+"""
 ENTRIES = (
     _on_gpu(
         "p02",
@@ -106,5 +111,13 @@ ENTRIES = (
         f"{_KEEPER}KEPT = []\n",
         points=_without("p08"),
         verdicts=("pass", *_LOST, *_WRONG),
+    ),
+    _on_gpu(
+        "p09",
+        "a workspace of the GPU that was taken at import",
+        "SPACE.zero_()",
+        _AT_IMPORT,
+        points=_without("p09", "memory"),
+        verdicts=("pass",),
     ),
 )

@@ -83,7 +83,7 @@ def for_loop(op: Operation, translation: Translation) -> Run:
     index, *carried = block.arguments
     live = [value for value in translation.live(*op.regions) if value]
     types = _types(translation, carried)
-    before, body = _hoisted(translation.body(block), {index, *carried})
+    before, body = _hoisted(translation, block)
     made = [value for inner, _ in before.steps for value in inner.results]
     kept = [0, *live, *made, low, step]
     loop = _Loop(op, translation, carried)
@@ -140,19 +140,17 @@ def _only(op: Operation, region: list[Block]) -> Block:
     return region[0]
 
 
-def _hoisted(body: Body, varying: set[int]) -> tuple[Body, Body]:
+def _hoisted(translation: Translation, block: Block) -> tuple[Body, Body]:
     """Split a loop's body into what all rounds would compute alike, and the rest."""
+    body, varying = translation.body(block), {*block.arguments}
     before, rest = Body([]), Body([], body.last)
     for op, run in body.steps:
-        if op.name in PURE and varying.isdisjoint(op.operands):
+        if op.name in translation.pure and varying.isdisjoint(op.operands):
             before.steps.append((op, run))
         else:
             rest.steps.append((op, run))
             varying.update(op.results)
     return before, rest
-
-
-PURE: set[str] = set()  # operations whose result depends on their operands alone
 
 
 def if_else(op: Operation, translation: Translation) -> Run:

@@ -49,12 +49,9 @@ class Engine:
     translated a kernel since a reader last reset it.
     """
 
-    def __init__(self, path: str, *, overflow: bool = False, limits: Limits = Limits()) -> None:
-        """Run the launches of the submission at `path`.
-
-        With `overflow` observers see offsets of 32 bits wrap around.
-        """
-        self._overflow = overflow
+    def __init__(self, path: str, *, limits: Limits = Limits()) -> None:
+        """Run the launches of the submission at `path`."""
+        self._far = False
         self._wrapped: Wrapped | None = None
         self.updated: set[int] = set()
         self.count = 0
@@ -109,7 +106,7 @@ class Engine:
         bounds names a 32-bit offset that wrapped around as its cause. `seconds`, if given, limits
         the CPU time of a launch.
         """
-        self._overflow, self._wrapped = far, None
+        self._far, self._wrapped = far, None
         if seconds is not None:
             self._limits = dataclasses.replace(self._limits, seconds=seconds)
         self.updated.clear()
@@ -134,7 +131,7 @@ class Engine:
                     launch.grid,
                     launch.arguments,
                     addresses=launch.addresses,
-                    observe=self._noted_wraps if self._overflow else self._observe,
+                    observe=self._noted_wraps if self._far else self._observe,
                     limits=self._limits,
                     **self._how,
                 )
@@ -161,11 +158,11 @@ class Engine:
 
     def program(self, kernel: capture.Kernel) -> Program:
         """Return the program of a kernel, translated on first use."""
-        how = self._noted, self._overflow, self.exact is not None
+        how = self._noted, self._far, self.exact is not None
         programs = self._programs.setdefault(how, weakref.WeakKeyDictionary())
         found = programs.get(kernel)
         if found is None:
-            options = {"overflow": self._overflow, "noted": self._noted}
+            options = {"overflow": self._far, "noted": self._noted}
             path = self.path if self.exact else ""
             found = Program(parse(kernel.text), **options, path=path)
             found.by_blocks = kernel.by_blocks

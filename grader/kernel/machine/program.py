@@ -38,11 +38,12 @@ _INTEGERS = ("arith.addi", "arith.subi", "arith.muli", "arith.shli")
 _PLACES = {"tt.get_program_id", "tt.get_num_programs"}
 _WAITING = ("tt.atomic_rmw", "tt.atomic_cas", "tt.load")
 _MOST_PRINTED = 1000  # lines of a launch
-control.PURE |= elementwise.NAMES | tiles.FUNCTIONS.keys() | _PLACES
 
 
 class Program(Translation):
     """One kernel, ready to be launched any number of times."""
+
+    pure = elementwise.NAMES | tiles.FUNCTIONS.keys() | _PLACES
 
     def __init__(
         self,

@@ -125,10 +125,12 @@ class Translation:
 
     `constants` are the arrays of values known before a launch, `state` is that of the launch. The
     number of a value's note is `distance` above the value's, 0 in a module without notes.
-    `by_blocks` says that the kernel has block pointers or descriptors.
+    `by_blocks` says that the kernel has block pointers or descriptors. `pure` are operations whose
+    result depends on their operands alone.
     """
 
     state: State
+    pure: frozenset[str] = frozenset()
     distance = 0
     by_blocks = False
 
