@@ -230,7 +230,7 @@ class Names:
 
 
 def _homes(scope: Scope, name: str) -> list[Scope]:
-    """Return the scopes that may bind `name` for `scope`: outer ones if it is global or nonlocal."""
+    """Return the scopes in which a scope may bind `name`: outer ones if global or nonlocal."""
     if name not in scope.outer:
         return [scope]
     return [outer for outer in scope.chain() if outer is not scope]
