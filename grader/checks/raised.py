@@ -29,7 +29,7 @@ _GRADIENT = re.compile(r"returned an invalid gradient at index (\d+)")
 def of_error(
     failure: CaseOutcome, reply: Reply, problem: Problem, source: Source
 ) -> CaseOutcome | None:
-    """Return an error as the outcome of the line at fault, such as that of a wrong shape.
+    """Return an outcome that blames the line behind an error, such as that of a wrong shape.
 
     None where all that the steps had made by then has the shapes that are due, or is not known.
     """

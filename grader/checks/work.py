@@ -54,8 +54,8 @@ def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
 def disbelieved(problem: Problem, case: Case, trace: Trace) -> str | None:
     """Say why the counts cannot be complete; None where they can.
 
-    A result depends on each of its elements: if one was not read, the kernel ran where the judge
-    did not count.
+    If fewer elements of the inputs were read than the output depends on, the kernel ran where the
+    judge did not count.
     """
     needed = _elements(problem, case)
     distinct, read = trace.count(Counter.DISTINCT_READ), trace.count(Counter.ELEMENTS_READ)
@@ -148,8 +148,7 @@ def _reads(problem: Problem, case: Case, trace: Trace) -> int:
     """Return the reads of inputs and of copies of them.
 
     What one kernel leaves for the next (shares of a split row, delta) is judged by memory checks.
-    If the other reads are too few for the output, it was inputs in another form, and all reads
-    count.
+    If the other reads are too few for the output, it left inputs in another form, and all count.
     """
     read = trace.count(Counter.ELEMENTS_READ)
     known = read - trace.count(Counter.UNKNOWN_READS)

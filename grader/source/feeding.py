@@ -363,7 +363,7 @@ class _Slice:
 class _Place(NamedTuple):
     """A name in a function, and whether it is that of a pointer, mask or offset of an access.
 
-    It is behind `far` lines of the step `within`, of which only more lines are then found.
+    `far` lines of steps lie between it and the spot; only the step `within` counts, if given.
     """
 
     function: ast.FunctionDef

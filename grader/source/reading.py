@@ -53,7 +53,7 @@ def try_parser(text: str) -> None:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """End what runs inside after some seconds of CPU time, if in the main thread, as signals do it.
+    """End what runs inside after some seconds of CPU time, by a signal: in the main thread alone.
 
     Raises:
         TooCostly: it took too long.

@@ -29,7 +29,7 @@ def nan(trace: Trace) -> Sighting | None:
 
 
 def by_zero(trace: Trace) -> Sighting | None:
-    """Find a division by a sum that is 0 because nothing was added to it, and not NaN."""
+    """Find a division by a sum of 0, to which nothing was added, if no NaN was made before."""
     line, before = trace.count(Counter.ZERO_LINE), trace.count(Counter.NAN_OPERATION)
     if not line or before not in (0, _DIVISION):
         return None

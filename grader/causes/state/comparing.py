@@ -65,7 +65,7 @@ class Compared:
 def compare(
     problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool
 ) -> Compared:
-    """Compare rounds with the reference; there is no `part` unless a result of them is `wrong`."""
+    """Compare rounds with the reference; `part` is None unless the queries' result is `wrong`."""
     oracle = oracle_of(problem_id, case, inputs, rounds)
     segments = rounds.column("segment")
     tolerance = TOLERANCES[case.dtype]
