@@ -1,8 +1,8 @@
-"""Decides which causes explain the cases that came out wrong: one weighted cover of them.
+"""Chooses the causes that explain the wrong cases: a weighted cover of these cases.
 
-A hypothesis is a cause with the cases that show it, those that it implies, and those that speak
-against it. `decide` takes the one that gains most, then the one that gains most of what is left,
-until none gains anything. No name is better than a wrong one.
+A hypothesis is a possible cause with the cases that show it, those that it implies, and those that
+speak against it. `decide` names the hypothesis with the largest gain, then the one with the largest
+gain from the remaining cases, until none has any. Naming no cause is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grader.source.feeding import Spot
 from grader.spec.causes import Text
 
 Place = tuple[str, int]  # check and number of the case
-PLAIN = "plain"  # the check that every other one departs from in one thing
+PLAIN = "plain"  # the basic check, from which each other one differs in one respect
 
 
 class Kind(enum.Enum):
@@ -27,33 +27,33 @@ class Kind(enum.Enum):
     NUMBERS = enum.auto()  # what a wrong result is made of, by its numbers alone
 
 
-# What a case is worth that shows a hypothesis. A predicted tensor agrees in thousands of numbers;
-# what was seen may be a consequence; a few fitted numbers may agree by chance. A proof goes before
-# a known mistake of the same numbers.
+# Gain from a case that shows a hypothesis. A predicted tensor agrees in thousands of numbers; what
+# was seen may be a mere consequence; a few fitted numbers may agree by chance. A proof outweighs a
+# known mistake that predicts the same numbers.
 _WEIGHT = {Kind.PROVED: 10.0, Kind.PREDICTED: 2.0, Kind.SEEN: 1.0, Kind.NUMBERS: 0.4}
-# Share of it that an implied case is worth: a call is traced once in a check, so that its other
-# cases were not looked at. Numbers are fitted to few, and must not grow by those that are not.
+# Share of this gain from a case that is only implied: one call of a check is traced, and the other
+# cases are not observed. Numbers are fitted to few cases, and gain nothing from the others.
 _IMPLIED = {Kind.PROVED: 0.6, Kind.PREDICTED: 0.0, Kind.SEEN: 0.6, Kind.NUMBERS: 0.0}
-# Cases that outweigh one that speaks against it. A case may show a second mistake, so that four
-# predicted ones outweigh it and three do not; more than half of the numbers must say the same.
-# A call shows one thing at a time: another one seen elsewhere says nothing.
+# Number of cases for a hypothesis that one case against it cancels. That case may have a second
+# mistake: four predicted cases outweigh it and three do not. Of fitted cases a majority must agree.
+# A call shows one mistake at a time, so that another one seen elsewhere is no case against it.
 _AGAINST = {Kind.PROVED: 0.0, Kind.PREDICTED: 3.75, Kind.SEEN: 0.0, Kind.NUMBERS: 1.0}
-# What a plain case counts: a mistake at the core shows there first, and nothing else is in the way.
+# Weight of a plain case: a mistake at the core shows there first, with nothing else in the way.
 _PLAIN = 1.5
-# Share of all wrong and failed cases that a hypothesis must explain beyond its cost where plain
-# cases are among them and it explains none: it is a consequence, or fits by chance.
+# Penalty, as a share of all wrong and failed cases, of a hypothesis that explains no plain case
+# while plain cases are unexplained: it is a consequence, or fits by chance.
 _ASIDE = 0.15
-# What a second name costs, and what each case costs that shows it and has a name by then: what a
-# mistake looks like to others is no second mistake.
+# Cost of a second name, and of each case that shows it but is explained already: one mistake may
+# look like another, and is no second one.
 _ANOTHER, _SHARED = 1.0, 4.0
-# Share of a gain with which another hypothesis of its kind, that explains a case which it does not,
-# is a rival: neither is named.
+# Share of the best gain from which on a hypothesis may be a rival of the best (`_are_rivals`), so
+# that neither is named.
 _RIVAL = 0.75
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hypothesis:
-    """A cause, without the problem's prefix, what is said of it, and what speaks for and against.
+    """A possible cause: its id without the problem's prefix, its text, cases for and against it.
 
     `spot` is where it shows.
     """
@@ -78,9 +78,9 @@ def decide(
     """Return the hypotheses that are named, each with the wrong cases that it explains.
 
     Args:
-        hypotheses: what may be the cause.
+        hypotheses: the possible causes.
         wrong: the cases with wrong results.
-        failed: cases that came to no result, of which a cause explains none.
+        failed: cases without a result, which hypotheses need not explain.
     """
     left = list(hypotheses)
     everything = {*wrong, *failed}
@@ -115,6 +115,6 @@ def _size(places: Collection[Place]) -> float:
 
 
 def _are_rivals(one: Hypothesis, best: Hypothesis) -> bool:
-    """Whether two of a kind explain a case alike, and neither explains all that the other does."""
+    """Whether two of a kind show a case in common, and `one` not merely fewer than `best`."""
     more = one.shown == best.shown or bool(one.shown - best.shown)
     return one.kind is best.kind and bool(one.shown & best.shown) and more

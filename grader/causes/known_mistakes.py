@@ -18,10 +18,10 @@ from grader.spec.cases import Case
 from grader.spec.causes import entry_of
 from grader.spec.inputs import Inputs
 
-# So many wrong cases, all that there are, a mistake explains before others that do not are put off:
-# they are compared only if it does not explain a later one too, or right cases speak against it.
+# Once a mistake explains all wrong cases, and at least so many, mistakes that do not are put off:
+# they are compared only if it fails to explain a later case, or right cases speak against it.
 _SURE = 4
-# That all is zero has many causes: what the kernels were seen to do says which.
+# Mistakes that only make all numbers zero, as many do: what the kernels were seen to do says which.
 _SAY_LITTLE = {"ZEROS", "ROW-SUM-ZEROS"}
 
 Recompute = Callable[[], tuple[Inputs, Callable[[], Expected]]]
@@ -38,22 +38,23 @@ class KnownMistakes:
         self._fits: dict[str, dict[Place, Fit]] = {id: {} for id in self._mistakes}
         self._shown: dict[str, reference.Mistake] = {}  # the variant, by tile size, that fits
         self._passed: list[tuple[Case, Recompute]] = []
-        # Calls that fit what leads; of each, the others are fitted only if that leads no more.
+        # For each result that was compared with the leading mistakes alone, a call that compares
+        # the others.
         self._put_off: list[Callable[[], None]] = []
 
     @property
     def is_sure(self) -> bool:
-        """Whether one explains all that was wrong, wholly, and several results were."""
+        """Whether one mistake wholly explains all wrong results, of which there are several."""
         return bool(self._leading())
 
     def add_right(self, case: Case, recompute: Recompute) -> None:
-        """Take in a result that was right."""
+        """Add a right result."""
         self._passed.append((case, recompute))
 
     def compare(self, place: Place, wrong: Outputs, recompute: Recompute) -> None:
-        """Fit each known mistake that may still explain most; put the others off.
+        """Fit the known mistakes to a wrong result: if some lead, these alone for now.
 
-        `recompute` gives the inputs and what was expected again.
+        `recompute` returns the inputs and a function that computes what was expected.
         """
         leading = self._leading()
         self._fit(leading or self._mistakes, place, wrong)
@@ -64,9 +65,9 @@ class KnownMistakes:
             self._catch_up()
 
     def _leading(self) -> set[str]:
-        """Return the mistakes that explain all that was wrong, where one does so wholly.
+        """Return the mistakes that explain all wrong results, if one of them does so wholly.
 
-        No other mistake can be told beside one that explains all, nor instead of it.
+        No other mistake can then be named, neither beside it nor in its place.
         """
         full = {id for id, fits in self._fits.items() if min(fits.values(), default=0) > Fit.SILENT}
         sure = (list(self._fits[id].values()) for id in full)
@@ -74,7 +75,7 @@ class KnownMistakes:
         return full if is_sure else set()
 
     def _catch_up(self) -> None:
-        """Fit the mistakes that were put off to the results that they were left out of."""
+        """Fit the mistakes that were put off to the results that they were not compared with."""
         late, self._put_off = self._put_off, []
         for again in late:
             again()
@@ -86,7 +87,7 @@ class KnownMistakes:
         self._fit(self._mistakes, place, Outputs(self._problem_id, case, inputs, got, expect()))
 
     def _fit(self, ids: Iterable[str], place: Place, wrong: Outputs) -> None:
-        """Fit mistakes to a result, but those that are contradicted too often to be the cause."""
+        """Fit mistakes to a result, except those that other results contradict too often."""
         result = Result.of(wrong.got, wrong.expected)
         for id in sorted(ids):
             fits = self._fits[id]
@@ -98,7 +99,7 @@ class KnownMistakes:
                 self._shown.setdefault(id, variant)
 
     def hypotheses(self) -> list[Hypothesis]:
-        """Return those that explain a wrong case, and with which the right ones would be right."""
+        """Return the mistakes that explain a wrong case and leave every right case right."""
         found = self._not_contradicted_by_right(self._leading())
         if not found:
             self._catch_up()
@@ -110,7 +111,7 @@ class KnownMistakes:
         fits, mistake = self._fits[id], self._shown[id]
         figures = {"tile": mistake.tile or "tile_k", **mistake.figures}
         text = entry_of(id).said(figures, mistake.variant)
-        # An infinite result is one more place of a mistake that numbers show elsewhere.
+        # Infinite numbers fit many mistakes: they count for one that fits another result wholly.
         least = Fit.INFINITE if max(fits.values()) >= Fit.WHOLE else Fit.PARTLY
         shown = frozenset(place for place, fit in fits.items() if fit >= least)
         against = frozenset(place for place, fit in fits.items() if fit is Fit.CONTRADICTED)
@@ -118,7 +119,7 @@ class KnownMistakes:
         return Hypothesis(id, kind, text, shown, against=against)
 
     def _not_contradicted_by_right(self, ids: Iterable[str]) -> list[str]:
-        """Return the mistakes with which every case that came out right would have been right."""
+        """Return the mistakes that leave every right case right."""
         ids = list(ids)
         for case, recompute in self._passed:
             if not ids:
@@ -131,6 +132,6 @@ class KnownMistakes:
 
 
 def _is_hopeless(fits: Mapping[Place, Fit]) -> bool:
-    """Whether a mistake is contradicted too often; two at the beginning may stay alone."""
+    """Whether results contradict a mistake more than once, and once more for two that fit it."""
     whole = sum(fit >= Fit.WHOLE for fit in fits.values())
     return sum(fit is Fit.CONTRADICTED for fit in fits.values()) > 1 + whole / 2

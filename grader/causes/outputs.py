@@ -12,7 +12,7 @@ from grader.spec.inputs import Inputs
 from reference.variants import Case as Known
 from reference.variants import case_of
 
-NEXT_TO_MINUS_INF = -1e4  # with which some begin a maximum; no right number is that small
+NEXT_TO_MINUS_INF = -1e4  # some kernels begin a maximum below it, where no right number is
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,14 +27,14 @@ class Outputs:
 
     @property
     def known(self) -> Known:
-        """The inputs in fp64, with all that is derived from them; of attention alone."""
+        """The inputs in fp64 and what is derived from them, for problems of attention alone."""
         return case_of(self.problem_id, self.inputs.all, self.case.kwargs)
 
 
 def factors_of(parts: torch.Tensor, got: torch.Tensor, most: float) -> torch.Tensor | None:
-    """Return the factors, (..., parts), with which parts add up to what came out.
+    """Return the factors, (..., parts), with which `parts` add up to `got`, by least squares.
 
-    None where what is left of it has a norm above `most`.
+    None where the residual has a norm above `most`.
 
     Args:
         parts: (..., parts, numbers).
@@ -50,5 +50,5 @@ def factors_of(parts: torch.Tensor, got: torch.Tensor, most: float) -> torch.Ten
 
 
 def tiles_of(length: int, tile: int) -> torch.Tensor:
-    """Return which of so many rows or keys are in each tile, (tiles, length)."""
+    """Return a mask of the rows or keys of each tile, (tiles, length)."""
     return torch.arange(-(-length // tile))[:, None] == torch.arange(length) // tile

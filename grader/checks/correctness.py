@@ -32,18 +32,18 @@ from grader.spec.problem import Problem
 # (16, and 8 for the norm).
 _NORM_FLOOR = {"fp16": 2.0, "bf16": 2.0, "tf32": 2.0, "fp32": 8.0}
 _ELEMENT_FLOOR = {"fp16": 4.0, "bf16": 4.0, "tf32": 4.0, "fp32": 16.0}
-# Careful people divide by running_sum + 1e-6. The sum is at least 1, the weight of the maximum;
-# backward that error is in P, by way of lse, and in delta.
+# Careful answers divide by running_sum + 1e-6. The sum is at least 1, the weight of the maximum; in
+# the backward pass that error is in P, by way of lse, and in delta.
 _DENOMINATOR = 1e-6
 # A score is the rounded sum of head_dim products, scaled, and rounded again as a difference from
 # the maximum or from lse: a relative error of its roundoff times |score| in every P. The honest
 # result has it too, but on a few rows it may come out near 0.
 _SCORE_FLOOR = 3.0
-# Backward, that lse was stored in fp32 as well: its roundoff times |lse|, once in natural and once
-# in log2 units.
+# In the backward pass, lse was rounded to fp32 as well: its roundoff times |lse|, once in natural
+# and once in log2 units.
 _LSE_FLOOR = 3.0
-# The honest row sum is the truth rounded once, and so is every right answer. Who adds up n products
-# one by one, as a loop over columns or `tl.dot` on a GPU does, rounds n times: a random walk, of
+# The honest row sum is the truth rounded once, and so is every right answer. A sum of n products
+# one by one, as in a loop over columns or `tl.dot` on a GPU, rounds n times: a random walk, of
 # which sqrt(n) units are about three standard deviations.
 _ROW_SUM_FLOOR = 0.1
 # Cosine of the angle between two errors that are called alike. Dots in TF32 come to 0.5 and more;
@@ -131,8 +131,8 @@ def find_differences(got: dict[str, torch.Tensor], expected: Expected) -> list[D
 def is_of_tf32(got: torch.Tensor, name: str, expected: Expected, cut: Expected) -> bool:
     """Whether the error of one output is that of operands cut to TF32, as `cut` expects them.
 
-    Then it is small for TF32 and points where cut inputs alone make it point, by and large: the
-    weights are cut as well, and q only after it was scaled.
+    It is then small for TF32 and has about the direction of the error of cut inputs; not exactly,
+    as the weights are cut as well, and q only after it is scaled.
     """
     truth = expected.truth[name].double()
     error, of_cut = got.double() - truth, cut.honest[name].double() - truth
@@ -173,8 +173,8 @@ def element_errors(
 ) -> torch.Tensor:
     """Return error / allowed of every element of one output; infinite where it is not finite.
 
-    The error is that from the truth, or from the numbers `around`, of which an honest result would
-    be as far away.
+    The error is the distance from the truth or, if given, from the numbers `around`, with the error
+    that is allowed there.
     """
     wanted, (allowed, _) = expected.truth[name], expected.allowed[name]
     if around is not None:
@@ -201,7 +201,7 @@ def _over_allowed(error: torch.Tensor, allowed: torch.Tensor, got: torch.Tensor)
 
 
 def _is_finite(errors: torch.Tensor) -> bool:
-    """Whether numbers that are not negative are all finite, in one look at them."""
+    """Whether numbers that are not negative are all finite, in one pass."""
     return not errors.numel() or errors.max().item() < math.inf
 
 
@@ -290,7 +290,7 @@ def _error_map(name: str, by_element: torch.Tensor, worst: tuple[int, ...]) -> E
         return None
     head = head.reshape(head.shape[0], -1)
     sides = [math.ceil(length / ErrorMap.MOST_CELLS) for length in head.shape]
-    # A cell at the lower or right edge may be cut: what is missing of it is right.
+    # A cell at the lower or right edge may be cut: its missing part counts as right.
     missing = [-length % side for length, side in zip(head.shape, sides, strict=True)]
     padded = torch.nn.functional.pad(head, (0, missing[1], 0, missing[0]))
     cells = padded.unflatten(1, (-1, sides[1])).unflatten(0, (-1, sides[0])).amax((1, 3))

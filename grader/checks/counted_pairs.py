@@ -1,4 +1,4 @@
-"""Which pairs a kernel's loop counted, beside those that it had to: pure functions of a trace.
+"""Finds which pairs a kernel counted, and which are due: pure functions of a trace.
 
 A pair is a query and a key. It is due where the key is visible to the query; it was taken (counted)
 where its weight, not masked, was in the product in question.
@@ -74,9 +74,9 @@ class CountedPairs:
 
     @property
     def shown_head(self) -> tuple[int, int]:
-        """Batch and q head of which a message tells.
+        """Batch and q head that a message describes.
 
-        Where it went wrong the one that it speaks of, else the one in which most went wrong.
+        Those of `near` if pairs are wrong there, else those with the most wrong pairs.
         """
         wrong = (self.missing | self.extra | self.twice).sum(axis=(2, 3))
         if self.near is not None:
@@ -95,9 +95,9 @@ class CountedPairs:
         return shape.num_q_heads // shape.num_kv_heads if self.over_queries else 1
 
     def example(self, pairs: np.ndarray) -> tuple[int, int, int, int]:
-        """Return batch, q head, query and key of one of some pairs.
+        """Return batch, q head, query and key of one of `pairs`.
 
-        It is of the row that a message speaks of, or of its head, if there is one.
+        It is of the row of `near` or, if that has none, of `shown_head`, if there is one.
         """
         batch, head = self.shown_head
         here = pairs[batch, head]
@@ -118,7 +118,7 @@ class CountedPairs:
         return self.due & ~self.taken
 
     def line_of(self, numbers: np.ndarray, pairs: np.ndarray) -> int:
-        """Return the line that most of some pairs have in `masked_at` or its like.
+        """Return the line that most of `pairs` have in `numbers`, which is `masked_at` or alike.
 
         0 if none has one, or if most have several.
         """
@@ -127,14 +127,14 @@ class CountedPairs:
         return int(lines[number]) if number < len(lines) else 0
 
     def mask_of(self, pairs: np.ndarray) -> int:
-        """Return the line of the mask that most of some pairs met, 0 if that is not one line."""
+        """Return the line of the mask that most of `pairs` met, 0 if that is not one line."""
         seen = (self.masked_at[pairs] > 0).any()
         return self.line_of(self.masked_at, pairs) if seen else self.mask_line
 
     def kernel_lines(self, pairs: np.ndarray, *, other: bool = False) -> tuple[int, ...]:
-        """Return lines of the one kernel that took all of some pairs, none where several did.
+        """Return lines of the one kernel that took all of `pairs`, none where several did.
 
-        With `other` of the one that did not. Of several kernels none that others have, too.
+        With `other`, lines of the one kernel that did not. Lines that kernels share are left out.
         """
         table = self.trace.arrays["accesses"]
         of = {kernel: set(table[table[:, _KERNEL] == kernel, _LINE]) for kernel in self.kernels}
@@ -149,7 +149,7 @@ class CountedPairs:
 
     @property
     def drowned(self) -> np.ndarray:
-        """Missing pairs that no mask hid: a number of their row, as lse, made their weight 0."""
+        """Missing pairs that no mask hid: a number of their row, such as lse, made the weight 0."""
         return self.missing & (self.masks == DROWNED)
 
     @property
@@ -177,9 +177,9 @@ def counted_pairs(
     product: str = "out",
     near: tuple[int, int, int] | None = None,
 ) -> CountedPairs | None:
-    """Return what was seen of one product; None where it was not seen whole.
+    """Return the pairs of one product; None where a trace does not show them all.
 
-    A dot of tiles that are not known to be of inputs may have done anything. `near` is as in
+    A dot of tiles that are not recognised as inputs may have done anything. `near` is as in
     `CountedPairs`.
     """
     if case.rows is not None or trace.count(Counter.UNKNOWN_DOTS):
@@ -202,13 +202,13 @@ def counted_pairs(
     visits = arrays["visits"][kernels].reshape(-1, *size)
     if product == "out":  # whole rows that two programs compute alike do no harm
         alike = (arrays["stores"] == 2).reshape(*size[:3], 1)
-        # A launch may make whole rows once more; launches that make a part each take no pair twice.
+        # A launch may compute whole rows again; if each computes a part, no pair counts twice.
         takes = seen["takes"]
         least = np.where(takes > 0, takes, takes.max(initial=0)).min(axis=3, keepdims=True)
         twice = ((seen["twice"] > 0) | (takes > least)) & ~alike
         visited = visits.any(axis=0)
     else:
-        # The forward pass may run once more in the backward pass; a gradient is one sum over all.
+        # The backward pass may run the forward pass again; a gradient is one sum over all.
         # One kernel may compute several gradients, each in a loop of its own.
         twice, visited = seen["takes"] > 1, seen["met"] > 0
     due = due_pairs(problem_id, case)

@@ -1,7 +1,7 @@
-"""The one table from what happened to a submission's call, to verdict, headline and help.
+"""Gives each way in which a submission's call may end its verdict, headline and help.
 
-Correctness, speed and memory read a reply, a death and a timeout here, so that one event has one
-name everywhere.
+Checks of correctness, speed and memory all look up replies, deaths and timeouts here, so that one
+event has one name everywhere.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ ROUNDING_HELP = {
     "bf16x3": 'bf16x3 keeps about 16 of 23 fraction bits; input_precision="ieee" keeps all',
 }
 _STARVED_HELP = "grade again when less runs on this machine; the check costs no points"
-# The same headline however far it reaches: it is one cause.
+# Their text is "headline; extent": one cause has one headline, however far it reaches.
 _IN_PARTS = (Status.OUT_OF_BOUNDS, Status.FORBIDDEN_OPERATOR, Status.ROUNDING_DOT)
 COMPILATION = "compilation"
 _POLICY = "docs/source-policy.md says what PyTorch may do"
@@ -98,25 +98,25 @@ _OPERATOR_HELP = {
 
 @dataclasses.dataclass(frozen=True)
 class CaseOutcome:
-    """What is said of a call that brought no outputs to compare."""
+    """The verdict on a call without outputs to compare, and what a report says of it."""
 
     verdict: Verdict
     headline: str
     extent: str | None = None
     line: int = 0
     help: str | None = None
-    spot: Spot | None = None  # where the line shows it and the mistake need not lie in its step
-    looping: bool = False  # the line is where it was stopped, one of those that repeat
+    spot: Spot | None = None  # where it shows, if the mistake may lie in another step
+    looping: bool = False  # the line is where the call was stopped: any line of a loop
     wrong: tuple[str, ...] = ()  # outputs that it may make wrong, all where it is empty
 
 
 def pointer_of(reply: Reply) -> str:
-    """Return the argument of a kernel by which an access was outside, "" where none is said."""
+    """Return the kernel's argument whose access was outside, "" where the reply names none."""
     return reply.text.partition("; ")[0].partition(" argument ")[2]
 
 
 def of_call(evidence: CallEvidence, signature: str) -> CaseOutcome | None:
-    """Return what became of a call, None when it came back with outputs to compare."""
+    """Return the outcome of a call, None when it returned outputs to compare."""
     if evidence.over_budget is not None:
         return CaseOutcome(Verdict.TIMEOUT, f"not run: {evidence.over_budget}")
     if evidence.not_run is not None:
@@ -133,7 +133,7 @@ def of_call(evidence: CallEvidence, signature: str) -> CaseOutcome | None:
 def of_choice(failure: CaseOutcome, result: Reply | Ended | None, *, ran: bool) -> CaseOutcome:
     """Return a failure; as an error where a file that `ran` elsewhere does what is not measured.
 
-    It may not choose what counts. How much room the system has, it does not choose.
+    A file must not choose which cases count. It does not choose how much room the system has.
     """
     chosen = isinstance(result, Reply) and result.status == Status.NOT_MODELLED
     if not ran or not chosen or result.error_type == "NoRoom":
@@ -144,10 +144,10 @@ def of_choice(failure: CaseOutcome, result: Reply | Ended | None, *, ran: bool) 
 
 
 def of_remark(evidence: CallEvidence, names: Collection[str]) -> CaseOutcome | None:
-    """Return what it comes to that programs race for what some outputs are made of.
+    """Return the outcome of a race between programs for what the outputs `names` are made of.
 
-    None where none was seen to. For a call whose outputs are right, as they need not be on a GPU or
-    with other numbers.
+    None where there was none. The outputs are right here, but need not be on a GPU or with other
+    numbers.
     """
     reply = evidence.result
     if not isinstance(reply, Reply) or reply.status != Status.OK or reply.error_type != "race":
@@ -162,7 +162,7 @@ def of_remark(evidence: CallEvidence, names: Collection[str]) -> CaseOutcome | N
 
 
 def of_result(result: Reply | Ended, signature: str = "", what: str = "call") -> CaseOutcome | None:
-    """Return what a worker's reply or end comes to, None when it is success."""
+    """Return the outcome of a worker's reply or end, None when it is success."""
     if isinstance(result, Ended):
         return _of_end(result, what)
     if result.status == Status.OK:

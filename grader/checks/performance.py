@@ -36,7 +36,7 @@ SLACK_BYTES = {"cuda": 192 * 2**20, "cpu": 32 * 2**20}
 
 
 def margin(problem: Problem, case: Case, device: str, go: Sequence[CallOutputs]) -> float:
-    """Return error / allowed of the worst output of a go, of what was drawn of its calls."""
+    """Return error / allowed of the worst output of a go, in the share drawn of its calls."""
     inputs = [
         share.of(case, drawn_inputs(problem, case, call.seed, device).all, call.drawn)
         for call in go
@@ -108,8 +108,8 @@ def speed_figures(
     """Return the speed-up over the baseline blocks around each block of the submission.
 
     `naive` has one block more than `student`: before, between and after; or two, before and after
-    all of them. Brackets whose baselines differ by more than `MAX_DRIFT_PERCENT` do not count;
-    without any the speed-up is None.
+    all of them. Blocks whose two baselines differ by more than `MAX_DRIFT_PERCENT` do not count; if
+    none is left the speed-up is None.
     `overheads` has the seconds of a go that computes nothing, by its number of sets.
     """
 

@@ -1,5 +1,5 @@
-"""Where the mistake lies when a call raised: what a step makes has another shape, is no tensor or
-not set at all, a pointer has become a number, a gradient has not the shape of its input.
+"""Finds the mistake behind an error: a step makes a wrong shape, no tensor or nothing at all, a
+pointer has become a number, or a gradient has another shape than its input.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grader.source.submission import Source
 from grader.spec.problem import Problem
 from grader.spec.protocol import Reply
 
-_Size = int | list[int] | str  # the last says what is no tensor
+_Size = int | list[int] | str  # a str says what stands in place of a tensor
 _Functions = TypeAdapter(list[tuple[int, dict[str, _Size]]])  # their lines, and what names hold
 _UNSET = re.compile(r"UnboundLocalError|NameError")
 _BOUNDS = "For loop bounds and step must all be ints"
@@ -29,7 +29,7 @@ _GRADIENT = re.compile(r"returned an invalid gradient at index (\d+)")
 def of_error(
     failure: CaseOutcome, reply: Reply, problem: Problem, source: Source
 ) -> CaseOutcome | None:
-    """Return what an error comes to if a step made a tensor of another shape, of these the first.
+    """Return an outcome that blames the line behind an error, such as that of a wrong shape.
 
     None where all that the steps had made by then has the shapes that are due, or is not known.
     """
@@ -54,7 +54,7 @@ def of_error(
                     headline = f"{name} is {got}, expected a tensor"
                     help = f"step {number} says what {name} holds"
                 elif not made and ((isinstance(got, str) and due) or _is_unset(name, failure)):
-                    own = source.step_at(failure.line) == number  # it is read there, not behind
+                    own = source.step_at(failure.line) == number  # the step itself reads it
                     made = 0 if own else _first_line(source, number, line, name)
                     headline = f"{name} is not set in step {number}"
                     help = f"the code behind step {number} works with {name}: is it spelled so?"
@@ -64,7 +64,7 @@ def of_error(
 
 
 def _instead(failure: CaseOutcome, headline: str, line: int, help: str) -> CaseOutcome:
-    """Return what a failure comes to whose reason lies at another line."""
+    """Return a failure with the headline, line and help of its reason, which is at another line."""
     extent = f"line {failure.line} fails: {failure.headline}" if failure.line else failure.headline
     spot = Spot(line, located=True)
     return CaseOutcome(failure.verdict, headline, extent, line, help, spot)
@@ -75,7 +75,7 @@ def _is_unset(name: str, failure: CaseOutcome) -> bool:
 
 
 def _first_line(source: Source, step: int, line: int, name: str) -> int:
-    """Return the first line of a step that sets a name nowhere in the function at a line, or 0."""
+    """Return the first line of a step, 0 if it sets the name in the function at `line`."""
     lines = source.lines_of_step(step)
     sets = any(source.step_at(n) == step for n in lines_setting(source.tree, line, name))
     return lines[0] if lines and not sets else 0
@@ -109,7 +109,7 @@ def _of_launch(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
 
 
 def _of_pointer(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
-    """Say where what a line takes for a pointer became a number, or that a launch passes one."""
+    """Say where the pointer of a line became a number, or that a launch passes a number for it."""
     if "Unsupported ptr type" not in failure.headline or source.tree is None:
         return None
     lost = lost_pointer(source.tree, failure.line)
@@ -135,9 +135,9 @@ def _of_gradient(failure: CaseOutcome, source: Source) -> CaseOutcome | None:
 
 
 def of_return(failure: CaseOutcome, reply: Reply, source: Source, entry: str) -> CaseOutcome:
-    """Return what a wrong result comes to: where the step is at fault that makes it, its line.
+    """Return the failure of a wrong result, at the line of a step that makes it, if one does.
 
-    That is the last line of the entry that sets the name of the output, where it is of a step.
+    That is the last line of the entry that sets the name of the output, if it is of a step.
     """
     line = source.set_in(entry, reply.text.partition(":")[0])
     if not line or source.step_at(line) is None:

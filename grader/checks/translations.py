@@ -9,7 +9,6 @@ import re
 
 RECURSION_HELP = "a function calls itself without end"
 EMPTY = r"to have non-zero size|numel\(\) == 0"  # of a tensor without elements
-# What Triton says of these means nothing to somebody who sees it for the first time.
 _TRANSLATIONS: tuple[tuple[str, str], ...] = (
     (
         r"make_shape_compatible|[Cc]annot broadcast|incompatible dimensions",

@@ -1,8 +1,8 @@
-"""How much a kernel does beside what it needs: multiply-adds and reads, counted in a trace.
+"""Counts what a kernel does and what it needs to do: multiply-adds and reads, from a trace.
 
 What is needed is counted with the kernel's own tiles, so that no tile shape is better than another;
-tiles smaller than 16 or larger than 128 count as that. There is no clock in it, so that it is the
-same on all machines. Counts that no right answer can have are not believed: something was hidden.
+tiles smaller than 16 or larger than 128 count as that. No clock is involved, so that counts are the
+same on all machines. Counts too small for any right answer are not believed: something was hidden.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SMALLEST, _LARGEST = 16, 128
 _FORWARD, _BACKWARD_KEYS, _BACKWARD_QUERIES = 2, 4, 3
 # Products of pairs without which there is no output: scores, out; with gradients dP, dV, dK, dQ.
 _LEAST, _LEAST_OF_GRADIENTS = 2, 4
-# Products of elements beside each multiply-add of a dot: 1/8 are 16 for a pair of query and key at
-# head_dim 64, which has 128 multiply-adds; the model answers have 3. Or beside each in no dot: an
-# accumulator that is scaled for each key has one beside two (0.50, and a quarter more).
+# Products of elements that may go with each multiply-add of a dot: 1/8 are 16 for a pair of query
+# and key at head_dim 64, which has 128 multiply-adds; the model answers have 3. Or with each one in
+# no dot: an accumulator that is scaled for each key has one for two (0.50, and a quarter more).
 _MOST_BESIDE, _MOST_BESIDE_ELEMENTS = 1 / 8, 5 / 8
 
 
@@ -52,10 +52,10 @@ def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
 
 
 def disbelieved(problem: Problem, case: Case, trace: Trace) -> str | None:
-    """Say why what was counted cannot be all; None where it can.
+    """Say why the counts cannot be complete; None where they can.
 
-    Where an element was not read on which the output depends, the judge's eyes were not where the
-    kernel ran: a result without its reads is none.
+    If fewer elements of the inputs were read than the output depends on, the kernel ran where the
+    judge did not count.
     """
     needed = _elements(problem, case)
     distinct, read = trace.count(Counter.DISTINCT_READ), trace.count(Counter.ELEMENTS_READ)
@@ -137,7 +137,7 @@ def _attention(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[s
 
 
 def _multiply_adds(trace: Trace) -> int:
-    """Return what was counted, and the products beside it where these are a dot by hand."""
+    """Return the multiply-adds, with products of elements if these are a dot by hand."""
     done, single = trace.count(Counter.MULTIPLY_ADDS), trace.count(Counter.OF_ELEMENTS)
     beside = trace.count(Counter.BESIDE)
     most = _MOST_BESIDE * (done - single) + _MOST_BESIDE_ELEMENTS * single
@@ -147,9 +147,8 @@ def _multiply_adds(trace: Trace) -> int:
 def _reads(problem: Problem, case: Case, trace: Trace) -> int:
     """Return the reads of inputs and of copies of them.
 
-    What one kernel leaves for the next (shares of a split row, delta) is memory's concern. Where
-    the reads without it are too few for the output, it held inputs in a form of its own, and all
-    reads count.
+    What one kernel leaves for the next (shares of a split row, delta) is judged by memory checks.
+    If the other reads are too few for the output, it left inputs in another form, and all count.
     """
     read = trace.count(Counter.ELEMENTS_READ)
     known = read - trace.count(Counter.UNKNOWN_READS)
@@ -183,9 +182,9 @@ def _tiles(problem: Problem, case: Case, trace: Trace) -> dict[str, tuple[int, i
 
 
 def _guess(case: Case, trace: Trace) -> tuple[int, int]:
-    """The tiles of a kernel whose products were not recognised, from the sizes of its dots.
+    """Guess the tiles of a kernel whose products are not recognised, from the sizes of its dots.
 
-    Those of the dots of scores in which most is multiplied: one dot more must not make them larger.
+    The size with the most multiply-adds counts, so that one more dot cannot make tiles larger.
     """
     found: dict[tuple[int, int], int] = {}
     for row in trace.arrays["dots"].tolist():

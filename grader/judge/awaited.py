@@ -1,4 +1,4 @@
-"""The empty step for want of which a check fails, whatever else is seen of it."""
+"""Finds the empty step without which a check must fail, whatever else is seen of it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from grader.spec.problem import Problem
 def awaited(
     problem: Problem, source: Source, check: str, verdict: Verdict = Verdict.FAIL
 ) -> int | None:
-    """Return the empty step for want of which `check` fails, None if the one behind it has code.
+    """Return the empty step without which `check` must fail, None if the step behind it has code.
 
-    Where no numbers came out, the first step that is empty is missing.
+    Where no numbers came out, it is the first step that is empty.
     """
     behind = problem.first_step_behind({check})
     if behind is None or not source.keeps_given or source.lines_of_step(behind[0]):
@@ -25,7 +25,7 @@ def awaited(
 
 
 def with_awaited(cause: Cause, problem: Problem, source: Source) -> Cause:
-    """Return a cause with the empty step for want of which all its checks fail, if that is so."""
+    """Return a cause with the empty step without which all its checks must fail, if any."""
     steps = [awaited(problem, source, check) for check, _ in cause.cases]
     empty = [step for step in steps if step is not None]
     if len(empty) < len(steps) or not empty:

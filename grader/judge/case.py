@@ -36,16 +36,16 @@ class CheckCase:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The outputs that a call brings.
+        """The outputs that a call returns.
 
-        `out` shows what a forward pass did wrong, whose gradients are wrong for it.
+        `out` is among them where gradients are judged: it shows mistakes of the forward pass.
         """
         if not self.problem.gradients:
             return self.judged
         return tuple(dict.fromkeys((*self.problem.returns[:1], *self.judged)))
 
     def on_machine(self) -> CheckCase:
-        """Return the case with the sizes that the tile machine is given."""
+        """Return the case with the sizes that the tile machine runs."""
         return dataclasses.replace(self, case=self.case.small)
 
     def inputs(self, seed: str, call: int = 0) -> Inputs:

@@ -1,4 +1,4 @@
-"""From the findings of its cases to the result of each check."""
+"""Makes the result of each check from the findings of its cases."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _located(
 ) -> CheckResult:
     """Add where a failure is, if no line is known: the step of its cause, and the step's lines.
 
-    Of these the one that makes what is wrong, where that is one.
+    If one of these lines makes what is wrong, that line alone.
     """
     message, step = result.message, result.step
     if message is not None and message.line is not None:
@@ -74,7 +74,7 @@ def _located(
 
 
 def _of_products(problem: Problem, result: CheckResult, source: Source) -> int | None:
-    """Return the step that turns a check green which counts products and judges no number."""
+    """Return the step that turns a check green, if the check counts products and no numbers."""
     counts = [check.id for check in problem.checks if check.judges == "products"]
     behind = problem.first_step_behind({result.id}.intersection(counts))
     return behind[0] if behind and source.keeps_given else None
@@ -91,9 +91,9 @@ def _left_undone(source: Source) -> tuple[int, str] | None:
 
 
 def _step_that_raises(results: list[CheckResult], source: Source) -> int | None:
-    """Return the one step in which a mistake raises in other checks, whose sizes do not fit it.
+    """Return the one step in which other checks fail with an error, as their sizes do not fit it.
 
-    None where given code was changed, which may hand the step what does not fit.
+    None where given code was changed, which may pass what does not fit to the step.
     """
     if not source.keeps_given:
         return None
@@ -105,9 +105,9 @@ def _step_that_raises(results: list[CheckResult], source: Source) -> int | None:
 def _among(
     problem: Problem, result: CheckResult, results: list[CheckResult], source: Source
 ) -> int | None:
-    """Return which of the steps whose lines lead to a failure it is: the one that a cause has.
+    """Return the step at fault among those whose lines lead to a failure: that of a known cause.
 
-    Or the only one of them with a check of its own that fails, beside others whose checks hold.
+    Or the only one of them with a failing check of its own, if the checks of the others hold.
     """
     message = result.message
     if message is None or not source.keeps_given:
@@ -126,10 +126,7 @@ def _among(
 def _steps_of_causes(
     problem: Problem, findings: Findings, results: list[CheckResult]
 ) -> dict[str | None, int]:
-    """Return for each cause the step that makes all that it gets wrong, where there is one.
-
-    Other outputs were judged beside those, and were right.
-    """
+    """Return for each cause the step that makes all its wrong outputs, if others are right."""
     wrong: dict[str | None, set[str]] = {}
     right: dict[str | None, set[str]] = {}
     by_id = {result.id: _id(result) for result in results if result.verdict is Verdict.FAIL}
@@ -143,10 +140,10 @@ def _steps_of_causes(
     steps = {}
     for cause, names in wrong.items():
         of = [(len(s.makes), n) for n, s in enumerate(problem.steps, 1) if names <= set(s.makes)]
-        at_core = len(names) == 1 or by_id.get(PLAIN, "") == cause  # and not of heads, or lengths
+        at_core = len(names) == 1 or by_id.get(PLAIN, "") == cause  # not only at heads or lengths
         others = right[cause] | (always if not names & always else set())
         if of and at_core and others - names:
-            steps[cause] = min(of)[1]  # of a step that makes less besides
+            steps[cause] = min(of)[1]  # the step that makes the fewest other outputs
     return steps
 
 
@@ -205,7 +202,7 @@ def _share(
 ) -> float:
     """Return the part of a check that holds: the share of its outputs that no case got wrong.
 
-    A case that did not come to numbers, or was not run, counts against all of them.
+    A case without numbers, or that was not run, counts against all of them.
     """
     judged = problem.judged(check)
     wrong: set[str] = set()

@@ -1,7 +1,7 @@
-"""The check that compiles: whether a file's kernels do, and whether they are what a GPU runs.
+"""Judges whether a file's kernels compile, and whether a GPU runs the kernels that were judged.
 
-What is judged on the machine has to be what a GPU runs: a kernel that runs in the one and
-never on the other would be judged in its place, whether a file tells them apart or not.
+The machine must judge what a GPU runs: a kernel that runs only on the machine would be judged in
+place of another one, whether a file means it or not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Ran = tuple[int, list[CheckCase]]  # the line of a kernel, and the cases that ra
 
 
 class CompileRun:
-    """The kernels of one submission: which ran, in which cases, and what came of compiling them."""
+    """The kernels of one submission: which ran, in which cases, and how their compilation ended."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class CompileRun:
         chips: tuple[int, ...] = (),
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Compile `ahead` of the check, from the first call on that came back with a result.
+        """Begin to compile `ahead` of the check, when the first call has returned a result.
 
-        In the folder `kernels` is kept what is compiled, for the next run. The check compiles for
-        `chips` too, which decides nothing, and tells of each.
+        The folder `kernels` keeps what is compiled for the next run. The check compiles for `chips`
+        too, which decides nothing, and reports each to `tell`.
         """
         self._chips, self._tell = chips, tell
         self.on_machine: dict[int, list[CheckCase]] = {}  # by line
@@ -91,9 +91,9 @@ class CompileRun:
                 self._begin(case)
 
     def _compile_more(self) -> None:
-        """Begin to compile a kernel that no call launched that was compiled, as soon as one ran.
+        """Begin to compile a kernel that has run and that no compiled call launches.
 
-        One call at a time, and none behind one that was refused: that is known already.
+        One call at a time, and none after a refusal, which decides the check.
         """
         begun = list(self._begun.values())
         if not self._ahead or not 0 < len(begun) <= _MOST:
@@ -122,7 +122,7 @@ class CompileRun:
         return self._begun[repr(call)]
 
     def _first(self, cases: list[CheckCase]) -> CheckCase:
-        """Return the first of the cases that ran a kernel; one that is compiled goes before."""
+        """Return the first of the cases that ran a kernel, if possible one that is compiled."""
         outputs = self._problem.outputs
         begun = (
             at for at in cases if repr(call_of(self._problem, at.case, outputs)) in self._begun
@@ -132,7 +132,7 @@ class CompileRun:
     def waiting(self, lines: set[int]) -> list[Ran]:
         """Return the kernels that ran on the machine, but for those in `lines` or on a GPU.
 
-        None where a file may contain anything.
+        No kernels where a file may contain anything.
         """
         left = self.on_machine.keys() - lines - self._on_gpu if self._source.policy else ()
         return [(line, self.on_machine[line]) for line in sorted(left)]
@@ -140,7 +140,7 @@ class CompileRun:
     # -- the check --------------------------------------------------------------------------------
 
     def judge(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
-        """Return what the check comes to, with the kernels on other chips that were asked for."""
+        """Return the finding of the check, with the kernels on other chips that were asked for."""
         finding = self._judge(session, at, say)
         if finding.verdict is Verdict.SKIPPED:
             return finding
@@ -150,7 +150,7 @@ class CompileRun:
     def _judge(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
         """Compile what this case launches, and kernels that other cases alone have launched.
 
-        On a GPU calls compile; the numbers of this case's are another check's subject.
+        On a GPU calls compile; another check judges the numbers of this case.
         """
         compiled: list[Compiled] = []
         if session.unusable is not None or not session.machine:
@@ -205,7 +205,7 @@ class CompileRun:
     def _compile_there(
         self, ran: Ran, compiled: list[Compiled], say: CaseFindings
     ) -> Finding | None:
-        """Compile a case that ran this kernel; add what that comes to to `compiled`."""
+        """Compile a case that ran this kernel; add the results to `compiled`."""
         line, cases = ran
         case = self._first(cases).case
         more = self._begin(case).result()
@@ -263,7 +263,7 @@ class CompileRun:
         return None
 
     def _too_many(self, lines: set[int], say: CaseFindings) -> Finding | None:
-        """Say that more kernels are left than are looked at one by one."""
+        """Say that more kernels are left than are judged one by one."""
         if not self.waiting(lines) and len(self.on_machine) < MAX_KERNELS:
             return None
         headline = f"too many kernels: fewer than {MAX_KERNELS} may run in all cases, and {_MOST}"
@@ -291,8 +291,8 @@ def _lines_compiled(compiled: Iterable[Compiled]) -> set[int]:
 def _is_of_values(result: Reply | Ended, source: Source) -> bool:
     """Whether the file itself ended its call, by an `assert` or a `raise` of its own.
 
-    Kernels that are compiled alone leave outputs empty, and a file may look whether one holds NaN.
-    A kernel that it would have launched after that is asked for by name: it ran in another case.
+    Kernels that are only compiled store nothing, and a file may check its outputs for NaN. A kernel
+    that it would have launched after that is compiled in another case, in which it ran.
     """
     if not isinstance(result, Reply) or result.status != Status.EXCEPTION:
         return False

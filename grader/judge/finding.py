@@ -1,4 +1,4 @@
-"""What a case comes to: from what was seen of its calls to a verdict and a message."""
+"""Makes the verdict and the message of a case from the evidence of its calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GIVEN_HELP = (
 _SEARCH_FAILED = (
     "the result is wrong, but the judge failed to look for the cause; please report this error: "
 )
-# What else a message may name first for what is wrong about two arguments, or about one's shape.
+# Other names that a message may name first, of two arguments that do not fit, or for a wrong shape.
 _ALSO_NAMES = {
     "dtype": ("q", "x"),
     "head_dim": ("q",),
@@ -67,7 +67,7 @@ class CaseFindings:
         wrong: tuple[Difference, ...] = (),
         **details: Any,
     ) -> Finding:
-        """Return a finding; of what is `wrong` about the outputs the message shows the first."""
+        """Return a finding; its message shows the first of the outputs that are `wrong`."""
         at, source = self.at, self.source
         line = line if line <= source.num_lines else 0
         spot = spot if line and spot is not None else Spot(line, located=True)
@@ -94,7 +94,7 @@ class CaseFindings:
     def _step(self, spot: Spot, *, looping: bool) -> int | None:
         """Return the step of a line, if the mistake lies there; a bridge is a step of its own.
 
-        A call that does not end was stopped somewhere in its loop: all of that has to be one step.
+        A call that does not end is stopped anywhere in its loop: all of the loop must be one step.
         """
         bridge, source = self.at.whole.bridge, self.source
         if self.at.check.bridge and bridge is not None:
@@ -134,15 +134,15 @@ class CaseFindings:
     # -- numbers ----------------------------------------------------------------------------------
 
     def not_launched(self) -> Finding:
-        """The finding of a call that returned without a kernel."""
+        """Return the finding of a call that launched no kernel."""
         headline = f"no Triton kernel was launched: {self.at.problem.entry} returned without one"
         help = "the answer to this problem is a kernel: kernel[grid](...)"
         return self.of(Verdict.ERROR, headline, help=help)
 
     def products(self, causal: int, full: int) -> Finding | None:
-        """The finding of a call that multiplies as much with is_causal as without, or nearly.
+        """Return the finding of a call that multiplies nearly as much with is_causal as without.
 
-        Both are of the same answer, which may compute each score twice, or more often.
+        Both numbers are of the same answer, which may thus compute each score several times.
         """
         if not causal or not full:
             headline = "not measured: no torch.matmul, bmm or einsum was seen in this call"
@@ -158,7 +158,7 @@ class CaseFindings:
         return self.of(Verdict.FAIL, headline, help=help)
 
     def rounds(self, found: Rounding) -> Finding:
-        """The finding of a right result that hides a rounding."""
+        """Return the finding of a right result that hides a rounding."""
         headline = f"{found.what} before it is used"
         help = (
             "accumulate in fp32, and keep lse and delta in fp32; round the weights before a product"
@@ -167,13 +167,13 @@ class CaseFindings:
         return self.of(Verdict.FAIL, headline, line=found.line, extent=found.proof, help=help)
 
     def made_elsewhere(self, names: tuple[str, ...]) -> Finding:
-        """The finding of outputs that are right where kernels do nothing."""
+        """Return the finding of outputs that are right although kernels did nothing."""
         headline = f"{_are(names)} right though no kernel ran: it does not come from your kernels"
         help = "this call was made with kernels that do nothing; compute and store it in a kernel"
         return self.of(Verdict.ERROR, headline, help=help)
 
     def rounded(self, wrong: tuple[Difference, ...]) -> Finding:
-        """The finding of outputs with the error of dots in TF32."""
+        """Return the finding of outputs with the error of dots in TF32."""
         names = [difference.name for difference in wrong]
         has = "has" if len(names) == 1 else "have"
         headline = f"{' and '.join(names)} {has} the error of tl.dot in TF32, which rounds fp32"
@@ -183,9 +183,10 @@ class CaseFindings:
     def wrong(
         self, called: Called, seen: Seen, *, kept: bool, bare: bool, small: str | None
     ) -> Finding:
-        """Distinguish wrong numbers: never written, NaN from other memory, or computed as NaN.
+        """Return the finding of wrong numbers, by the first way to become wrong that applies.
 
-        And made from lanes of a `bare` load, `kept` from an earlier call, or plainly wrong.
+        They are never written, NaN of other memory, made from lanes of a `bare` load, rounded,
+        computed as NaN, `kept` from an earlier call, raced for, or plainly wrong.
         """
         evidence, shown, line, spot = called.evidence, called.differences[0], 0, None
         name, extent = shown.name, shown.extent
@@ -218,7 +219,7 @@ class CaseFindings:
             headline = f"{name} was computed as NaN"
             extent = f"{_places(got.isnan())} are NaN; {extent}"
             line, how = seen.nan
-            spot = Spot(line)  # where it is seen
+            spot = Spot(line)  # NaN shows there; the mistake may lie elsewhere
             help = "NaN comes from -inf - (-inf), 0 * inf, 0 / 0 or inf / inf"
             help = f"the first NaN comes out of this line: {how}" if how else help
         elif kept:
@@ -255,15 +256,15 @@ class CaseFindings:
     # -- refusals ---------------------------------------------------------------------------------
 
     def overwritten(self, what: str) -> Finding:
-        """The finding of a tensor of the caller's that was written to."""
+        """Return the finding of a call that wrote to a tensor of the caller's."""
         headline = f"{what} was overwritten: it is the caller's"
         help = "put the result into a tensor of your own: q * 2, not q *= 2 or q.mul_(2)"
         return self.of(Verdict.FAIL, headline, help=help)
 
     def refusal(self, evidence: CallEvidence, raised: set[tuple[str, int]]) -> Finding:
-        """An unsupported argument must raise a ValueError that names it before any other.
+        """Return the finding of an unsupported argument, which a ValueError must name first.
 
-        `raised` are errors, with their lines, that calls with supported ones raised too.
+        `raised` are errors, with their lines, that calls with supported arguments raised too.
         """
         case, reply = self.at.case, evidence.result
         options = ", ".join(f"{name}={value}" for name, value in case.options)
@@ -303,7 +304,7 @@ def _are(names: tuple[str, ...]) -> str:
 
 
 def _places(where: torch.Tensor) -> str:
-    """Name the rows, of which heads, in which `where` is true anywhere."""
+    """Count and name the rows, and their heads, in which `where` is true anywhere."""
     if where.dim() == 4:
         where = where.any(3)
     text = f"{int(where.sum())} of {where.numel()} rows"

@@ -1,4 +1,4 @@
-"""Looks again at a case whose numbers are wrong: in one more call the kernels are watched."""
+"""Calls a case with wrong numbers once more, and watches its kernels."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _MOST_LOOKS = 8
 class Seen:
     """What a student is shown of a call: the tiles that were visited, and one program's state.
 
-    `rounding` is what alone makes the result wrong, `nan` the line of the first NaN and what makes
-    it; `fault` is an error of the judge's own while it looked, empty where there was none.
+    `rounding` is the one that alone makes the result wrong, `nan` the line of the first NaN and
+    what makes it; `fault` is an error of the judge's own in that call, "" if there was none.
     """
 
     tiles: TileMap | None = None
@@ -45,19 +45,19 @@ class Seen:
 
 
 class Looks:
-    """Watches calls of a problem once more; `casebook` hears of what is seen."""
+    """Makes calls of a problem once more and watches them; adds what is seen to `casebook`."""
 
     def __init__(self, casebook: Casebook) -> None:
         self._casebook = casebook
-        self._looked: dict[str, bool] = {}  # by check that came out wrong: whether it was traced
+        self._looked: dict[str, bool] = {}  # by wrong check: whether it was traced
         self._races: dict[str, Sighting | None] = {}  # by headline: what the programs do
         self._faults: dict[int, Sighting | None] = {}  # by line: why an access is outside
-        self._followed = False  # one program of a kernel, tile by tile
+        self._followed = False  # whether one program of a kernel was followed, tile by tile
 
     def again(self, session: Session, called: Called, result: Result) -> Seen:
-        """Call once more, of each check the first wrong case, whose `result` is what is wrong.
+        """Call the first wrong case of a check once more; `result` says what is wrong with it.
 
-        Not where one known mistake explains all that is wrong: what it does was seen by then.
+        Not if one known mistake explains all that is wrong: earlier calls show what it does.
         """
         case, check = called.case, called.check
         if check.id in self._looked or sum(self._looked.values()) >= _MOST_LOOKS:
@@ -69,7 +69,7 @@ class Looks:
         if not self._looked[check.id]:
             return Seen()
         found = rounding(session, called) if session.machine else None
-        # What a dot multiplies may be rounded: so only where nothing else is seen.
+        # Operands of a dot may be rounded: this is the cause only if nothing else is seen.
         of_dot = found is not None and found.op == "dot"
         sighting = rounded(case, found) if found and not of_dot else _overflow(session, called)
         evidence = self.watched(session, called)
@@ -100,7 +100,7 @@ class Looks:
         if sighting is not None:
             self._casebook.add_seen(place, sighting)
         counted = None
-        if any(name in (*PRODUCTS, "lse") for name in result.wrong):  # no walk makes dsink_logits
+        if any(name in (*PRODUCTS, "lse") for name in result.wrong):  # not dsink_logits alone
             first = result.wrong[0]
             product = first if first in PRODUCTS else "out"
             near = result.place if first in (*PRODUCTS, "lse") else None
@@ -111,16 +111,16 @@ class Looks:
         return Seen(tiles, _shown(report), found, first_nan(trace))
 
     def at_fault(self, session: Session, called: Called, how: str, line: int, of: str) -> bool:
-        """Look why a kernel came outside of its tensors in a way of `Outside`, at a line.
+        """Find why a kernel accessed memory outside of its tensors, in the way `how` of `Outside`.
 
         Where a whole tile lies outside, what lies there is left out of one more call. Return
-        whether the casebook hears of anything.
+        whether a cause was added to the casebook.
         """
         place, case = (called.check.id, called.number - 1), called.case
         is_new = session.machine and traceable(case) and line not in self._faults
         if is_new and how not in (Outside.EDGE, Outside.BLOCK, Outside.WRAPS):
             names = tuple(called.problem.judged(called.check))
-            # Of a call that fails once more there is no trace; the forward pass may come back.
+            # A call that fails once more has no trace, but its forward pass alone may have one.
             ways = [names, ("out",)] if called.problem.gradients else [names]
             lenient = {"traced": True, "lenient": True}
             traces = ((way, session.call(case, called.inputs, way, **lenient)) for way in ways)
@@ -136,8 +136,8 @@ class Looks:
     def at_race(self, session: Session, called: Called, headline: str) -> None:
         """Call once more where programs race: one may store where the rows of another belong.
 
-        The casebook hears of it in each case with this headline. What programs race for need not
-        be among the outputs that are judged.
+        That is added to the casebook for each case with this headline. All outputs are returned, as
+        programs may race for one that is not judged.
         """
         case = called.case
         if headline not in self._races and traceable(case):
@@ -163,7 +163,7 @@ class Looks:
         return session.call(case, inputs, names, traced=True)
 
     def _report(self, called: Called, evidence: CallEvidence) -> ProgramReport | None:
-        """Return what the program did that was followed, None of a call without one."""
+        """Return the report of the program that was followed, None if none was."""
         if evidence.rounds is None:
             return None
         self._followed = True
@@ -171,7 +171,7 @@ class Looks:
 
 
 def _shown(report: ProgramReport | None) -> TraceRecord | None:
-    """Return what the program did, and why that does not say what is wrong.
+    """Return the record of the program, with the reason if it does not say what is wrong.
 
     None where nothing is wrong with its results.
     """

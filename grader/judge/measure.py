@@ -81,19 +81,19 @@ def measure(request: MeasureRequest, emit: Callable[[Event], None]) -> None:
             compiled = beside.submit(_compile_ahead, request)
             with _workers_ahead(request, emit) as ahead:
                 wait([compiled])
-                # From the first context on: a driver says what a GPU has in use, whoever took it.
+                # Held from the first context on: a driver reports all memory in use on a GPU.
                 with device_lock.held(request.device_uuid or request.device, alone=True):
                     _measure_all(request, emit, ahead)
-    except _NoSharedMemory as error:  # WSL has none, for one
+    except _NoSharedMemory as error:  # as on WSL
         reason = f"not measured: no GPU memory shared between processes ({str(error)[:120]})"
         for file in request.sources:
             emit(unmeasured(file.problem, Verdict.NOT_MEASURED, reason))
 
 
 def _compile_ahead(request: MeasureRequest) -> None:
-    """Compile what timed calls launch before a GPU is waited for, where their workers are jailed.
+    """Compile what timed calls launch before waiting for a GPU, where their workers are jailed.
 
-    What goes wrong here is seen in the first go, which compiles what the cache does not have.
+    Errors show in the first go, which compiles what the cache does not have.
     """
     chip, compilers = chip_of(request.capability), []
     if not (request.jailed and request.device == "cuda" and chip):

@@ -95,7 +95,7 @@ class Measurement:
     def _held(self) -> list[Sandbox]:
         """Return a worker for each block, started before anything is timed, where that takes long.
 
-        None imports the submission before its turn.
+        No worker imports the submission before its turn.
         """
         if not self._jailed or self.bench.device != "cuda":
             return []
@@ -108,7 +108,7 @@ class Measurement:
         naive_extra = self._naive_memory() if bench.device == "cuda" else []
         for worker in held:
             worker.wait_for_imports()
-        for worker in held:  # side by side: what a context takes of the device is there from now on
+        for worker in held:  # side by side; from now on contexts take no more of the device
             worker.warm_up()
         for worker in held:
             worker.wait_for_start()
@@ -186,7 +186,7 @@ class Measurement:
         if cases is None:
             return Evidence(verdict=Verdict.NOT_MEASURED, reason="not measured on this device")
         if self.bench.device == "cpu":
-            # The kernel would end a worker, and that would look like the submission's doing.
+            # Linux would kill a worker, and that would look like the submission's doing.
             needed = max(speed.host_bytes(case, workers=len(cases)) for case in cases)
             if needed > capacity.free_bytes():
                 return Evidence(verdict=Verdict.NOT_MEASURED, reason=NO_ROOM)
@@ -224,9 +224,9 @@ class Measurement:
         return memory_evidence(figures, margin)
 
     def _bytes_before(self) -> int:
-        """Return the device memory in use, the judge's own inputs and outputs of both calls in it.
+        """Return the device memory in use, with the judge's own inputs and outputs of both calls.
 
-        torch keeps what is given back here, so that the calls themselves take nothing more.
+        torch caches what is freed here, so that the calls themselves take nothing more.
         """
         if self.bench.device == "cpu":
             return 0
@@ -238,7 +238,7 @@ class Measurement:
         return memory.taken_bytes()
 
     def _naive_memory(self) -> list[int]:
-        """What the baseline takes, for comparison; nothing where it does not fit."""
+        """Return the extra memory of the baseline, for comparison; nothing if it does not fit."""
         cases = self.problem.memory_cases(self.bench.device)
         if cases is None:
             return []
@@ -261,7 +261,7 @@ class Measurement:
 
 
 def speed_evidence(figures: SpeedFigures, problem_id: str) -> Evidence:
-    """Say what figures of speed come to; a wrong output goes before a busy machine."""
+    """Return the evidence from figures of speed; a wrong output outweighs a busy machine."""
     margin = figures.worst_error_over_allowed
     if margin is None or not margin <= 1.0:
         reason = f"a timed output is wrong ({margin or 0.0:.2g} x the allowed error)"
@@ -277,7 +277,7 @@ def speed_evidence(figures: SpeedFigures, problem_id: str) -> Evidence:
 
 
 def memory_evidence(figures: MemoryFigures, margin: float) -> Evidence:
-    """Say what figures of memory come to."""
+    """Return the evidence from figures of memory."""
     if not margin <= 1.0:
         reason = f"an output is wrong ({margin:.2g} x the allowed error) when memory is measured"
         return Evidence(verdict=Verdict.FAIL, reason=reason, figures=figures)
@@ -302,7 +302,7 @@ def _worker(source: bytes, file: str, entry: str, device: str, **settings: Any) 
     """Start a worker; where host memory is measured a fresh one, since a fork has less resident."""
     # One thread: with more, a ratio on the CPU follows whatever else the machine is doing.
     options = {"device": device, "threads": 1} | settings
-    if device == "cpu":  # a file that nobody maps is memory too, and in no process's
+    if device == "cpu":  # a file may lie in memory, where it counts for no process
         options["file_limit_bytes"] = _FILE_BYTES
     return Sandbox(source, file, entry, **options)
 
@@ -319,6 +319,6 @@ def _failure(error: CallFailed) -> Evidence:
 
 
 def unmeasured(problem: str, verdict: Verdict, reason: str) -> Measured:
-    """Return what stands for both components where neither came to figures."""
+    """Return evidence without figures for both components."""
     evidence = Evidence(verdict=verdict, reason=reason)
     return Measured(problem=problem, speed=evidence, memory=evidence)

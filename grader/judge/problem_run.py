@@ -1,7 +1,7 @@
 """One problem of one submission under test.
 
-A case is called in a session; what was seen is its evidence (`CallEvidence`), which beside what is
-expected is `Called`, which comes to a `Finding`.
+A session calls a case, and returns its evidence (`CallEvidence`). Together with what is expected
+that is a `Called`, from which a `Finding` is made.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from grader.spec.problem import Problem
 from grader.spec.problem_tables import WORK
 from grader.spec.protocol import Reply, Status
 
-_ROUNDED = 0.03  # of the norm: more than that no rounding to 16 bits makes
-_FEWEST = 16  # numbers, of which other values make others
+_ROUNDED = 0.03  # of the norm: no rounding to 16 bits makes a larger error
+_FEWEST = 16  # numbers, too many to be the same for other inputs
 _NOTHING = Expected({}, {}, {}, "fp32", 1.0)  # of a call that brought no outputs
 
 
 class ProblemRun:
-    """Judges the cases of one problem, and keeps what was seen in earlier ones."""
+    """Judges the cases of one problem, and remembers what was seen in earlier ones."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class ProblemRun:
         shrinks: int = 0,
         send: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        """Judge with the inputs of a seed; of `shrinks` wrong cases the smallest is looked for.
+        """Judge with the inputs of a seed; for `shrinks` wrong cases, search for a smaller one.
 
-        `CompileRun` has `compiles_ahead`, `kernels` and `chips`; `send` tells the judge before each
-        case, and which chip is compiled for.
+        `compiles_ahead`, `kernels` and `chips` are for `CompileRun`; `send` gets an event before
+        each case, and for each chip that is compiled for.
         """
         torch.set_num_threads(1)
         self.problem, self.source, self.seed, self.sessions = problem, source, seed, sessions
@@ -95,8 +95,8 @@ class ProblemRun:
     def judge(self, at: CheckCase) -> Finding:
         """Call the submission; its outputs must be the reference's, or the call be refused.
 
-        Of a check that `compiles` the kernels are compiled, and on a GPU launched. A file that
-        cannot run is reported once.
+        A check that `compiles` compiles the kernels, or launches them on a GPU. A file that cannot
+        run is reported once.
         """
         if self.source.verdict is not None:
             self.calls += 1
@@ -128,7 +128,7 @@ class ProblemRun:
         return session
 
     def causes(self) -> list[Cause]:
-        """Return the causes of what came out wrong, see `Casebook.settle`."""
+        """Return the causes of wrong results, see `Casebook.settle`."""
         named = self._casebook.settle(self.source)
         of_bridge = self._of_bridge.settle(self.source) if self._of_bridge else []
         found = [*named_alike(of_bridge, named, self.source), *named]
@@ -140,7 +140,7 @@ class ProblemRun:
     # -- a case -----------------------------------------------------------------------------------
 
     def _judge_refusal(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
-        """Also judged here: that no tensor of the caller's was written to in earlier cases."""
+        """Judge a call to be refused, and whether earlier cases wrote to the caller's tensors."""
         if self._overwritten is not None:
             return say.overwritten(self._overwritten)
         evidence = session.call(at.case, invalidate(at.inputs(self.seed), at.case.mutate), ())
@@ -149,8 +149,8 @@ class ProblemRun:
     def _judge_results(self, session: Session, at: CheckCase, say: CaseFindings) -> Finding:
         """Judge the first case of a check in two calls, the second one with other values.
 
-        What was kept from the first call is no answer to the second. In between, it is called with
-        those values while its kernels do nothing: what is right then, they did not compute.
+        A result kept from the first call is wrong in the second. In between, a call with the second
+        values has kernels that do nothing: they do not compute what is right then.
         """
         earlier, idle = None, None
         for number in range(2 if at.index == 0 and at.check.judges == "numbers" else 1):
@@ -232,14 +232,14 @@ class ProblemRun:
         return say.rounds(found)
 
     def _products_of_all(self, session: Session, called: Called) -> int:
-        """Return what the call multiplies without is_causal, 0 where it does not come back."""
+        """Return the multiply-adds of the call without is_causal, 0 where it does not return."""
         options = tuple((n, v) for n, v in called.case.options if n != "is_causal")
         case = dataclasses.replace(called.case, options=options)
         reply = session.call(case, called.inputs, tuple(called.evidence.outputs)).result
         return reply.multiply_adds if isinstance(reply, Reply) else 0
 
     def _is_fault_seen(self, session: Session, called: Called) -> bool:
-        """Look why a kernel came outside of its tensors; whether the casebook hears of it."""
+        """Find why a kernel accessed memory outside of its tensors; return whether it was seen."""
         reply = called.evidence.result
         if not isinstance(reply, Reply) or reply.status is not Status.OUT_OF_BOUNDS:
             return False
@@ -255,12 +255,12 @@ class ProblemRun:
         """Call as often as it takes to say what is wrong about the numbers."""
         outputs = called.evidence.outputs
         kept = _digest(outputs[called.differences[0].name]) in self._right
-        if number and not kept:  # is it right where no call was made before it?
+        if number and not kept:  # it may be right without an earlier call
             session.close()
             kept = _is_right_again(session, called)
         nan = any(bool(outputs[d.name].isnan().any()) for d in called.differences)
         bare = nan and session.machine and _is_right_again(session, called, lenient=True)
-        if bare:  # then the state is theirs, and no line of it is wrong
+        if bare:  # then undefined lanes make the state wrong, and not its own lines
             self._casebook_of(say.at).add_undefined(say.at.place)
             seen = dataclasses.replace(seen, trace=None)
         small = None
@@ -270,9 +270,9 @@ class ProblemRun:
         return say.wrong(called, seen, kept=kept, bare=bare, small=small)
 
     def _look_at_out(self, session: Session, at: CheckCase, called: Called) -> None:
-        """See whether a backward pass writes to `out`, which is the caller's by then.
+        """Note whether a backward pass writes to `out`, which is the caller's by then.
 
-        Then `out` is right in a call without one.
+        It does if `out` is right in a call without a backward pass.
         """
         wrong = any(difference.name == "out" for difference in called.differences)
         if "out" in at.judged or not wrong or self._overwritten:
@@ -286,7 +286,7 @@ class ProblemRun:
     def _learn(
         self, session: Session, at: CheckCase, called: Called, number: int, *, is_right: bool
     ) -> Seen:
-        """Let the casebook know of a result; where it is wrong, see what the kernels did."""
+        """Add a result to the casebook; where it is wrong, watch what the kernels do."""
         casebook, case, names = self._casebook_of(at), at.case, at.names
 
         def again():
@@ -354,7 +354,7 @@ class ProblemRun:
 
 
 def _unusable(source: Source, *, again: bool) -> Finding:
-    """The finding of a file that cannot run."""
+    """Return the finding of a file that cannot run."""
     assert source.verdict is not None and source.message is not None
     if not again:
         return Finding(verdict=source.verdict, message=source.message)
@@ -389,7 +389,7 @@ def _result(called: Called) -> Result:
 
 
 def _varies(evidence: CallEvidence, name: str) -> bool:
-    """Whether an output is that of its values: one number everywhere may be right for others."""
+    """Whether an output identifies its inputs: one number everywhere may be right for others."""
     output = evidence.outputs[name]
     return output.numel() >= _FEWEST and bool((output != output.flatten()[0]).any())
 

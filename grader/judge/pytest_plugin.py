@@ -115,7 +115,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[RunningCase]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
-    """Hand over what a test came to, and show it in pytest's own report."""
+    """Hand over the finding of a test, and show it in pytest's own report."""
     report = yield
     at, error = _at(item), call.excinfo.value if call.excinfo else None
     if at is None or call.when == "teardown" or (call.when == "setup" and error is None):
@@ -149,8 +149,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def _show_each_cause_once(reporter: Any, causes: Mapping[Any, CauseFound]) -> None:
     """Leave one failure of each cause among pytest's failures; the others are counted apart.
 
-    What one case looks like, another may contradict: so it is done when all are in. `causes` are
-    those of cases, by problem, check and number.
+    A later case may contradict what an earlier one suggests: so it is done when all are in.
+    `causes` are those of cases, by problem, check and number.
     """
     shown: dict[tuple[str, ...], Any] = {}
     again: list[Any] = []

@@ -39,7 +39,7 @@ _TEXTS_FROM_OUTSIDE = ("start new thread", "allocate memory", "bad_alloc", "open
 
 
 class PytestRun:
-    """Runs the cases that pytest hands over, and tells the judge, if it listens."""
+    """Runs the cases that pytest hands over, and sends events to the judge, if it listens."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.request: TestRequest | None = None
@@ -95,7 +95,7 @@ class PytestRun:
         self._has_gpu = False
 
     def send(self, event: Any) -> None:
-        """Tell the judge, if it listens."""
+        """Send an event to the judge, if it listens."""
         if self._pipe and self.request:
             self._pipe.send(write_event(event, self.request.token))
 
@@ -119,7 +119,7 @@ class PytestRun:
         return found
 
     def rank(self, at: CheckCase | None) -> tuple[bool, bool]:
-        """Return what orders cases: on a GPU what runs on the machine goes before, then `first`."""
+        """Return the sort key of a case: on a GPU those of the machine first, then by `first`."""
         first = self.request.first if self.request else ()
         late = bool(first) and (at is None or at.check.id not in first)
         return self.device == "cuda" and at is not None and at.case.gpu, late
@@ -170,9 +170,9 @@ class PytestRun:
     def ended(
         self, at: CheckCase, came_to: Finding | BaseException, where: str, seconds: float
     ) -> Finding:
-        """Tell the judge what a case came to, or of an error of its own `where` that ended it.
+        """Send the judge the finding of a case, or its own error that ended the case in `where`.
 
-        That costs the student nothing, unless the student's code made it.
+        Such an error costs the student nothing, unless the student's code made it.
         """
         run = self.runs.get(at.whole.id)
         if isinstance(came_to, CaseFailed):
@@ -204,8 +204,8 @@ class PytestRun:
     def finish(self, *, counts: bool, say: Callable[[str], None]) -> dict[Any, CauseFound]:
         """Count work where that `counts`, settle on causes, and end all workers.
 
-        Return the cause of each wrong case, by problem, check and number. `say` tells of failures
-        of the judge's own.
+        Return the cause of each wrong case, by problem, check and number. Failures of the judge's
+        own are passed to `say`.
         """
         causes: dict[Any, CauseFound] = {}
         self._leave_gpu()  # work is counted on the machine

@@ -38,7 +38,7 @@ class Request:
     chips: tuple[int, ...] = ()
 
     def of_child(self) -> dict[str, Any]:
-        """Return what each process of the judge is asked with, see `ChildRequest`."""
+        """Return what the request to each process of the judge has, see `ChildRequest`."""
         capability = self.environment.capability
         return {
             "device": self.environment.device,

@@ -1,4 +1,4 @@
-"""What was found of a problem becomes its result: checks, components, points, what comes next."""
+"""Makes a problem's result of what was found: checks, components, points, what comes next."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _to_mend(problem: Problem, source: Source) -> str:
 
 
 def _that_helps(problem: Problem, broken: CheckResult | None) -> str:
-    """Return the command that says most of a check that fails, or, of none, of a step."""
+    """Return the command that helps most with a failing check or, without one, with a step."""
     if broken is None:
         return f"make hint P={problem.id}"
     if broken.verdict is Verdict.INTERNAL:

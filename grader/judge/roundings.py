@@ -1,6 +1,6 @@
-"""Parts a rounding from a wrong formula: a call is made again with numbers that are not rounded.
+"""Distinguishes a rounding from a wrong formula, by a call whose numbers are not rounded.
 
-Where the result is right then, each place that rounds to 16 bits is let round alone.
+If its result is right, each place that rounds to 16 bits rounds alone in one more call.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def rounding(session: Session, called: Called) -> Rounding | None:
 
 
 def of_tf32(called: Called, wrong: list[Difference]) -> bool:
-    """Whether a GPU's dots cut their operands to TF32; the machine sees that before.
+    """Whether outputs of a GPU are wrong because dots cut their operands to TF32.
 
-    What is wrong then is no sign of another mistake.
+    That is no sign of another mistake; the machine refuses such dots before.
     """
     case, got = called.case, called.evidence.outputs
     if not case.exact or case.dtype != "fp32":
@@ -49,9 +49,9 @@ def of_tf32(called: Called, wrong: list[Difference]) -> bool:
 
 
 def hidden_rounding(session: Session, called: Called) -> Rounding | None:
-    """Return the rounding of a number from which others are computed, of a right result.
+    """Return the rounding in a right result of a number from which others are computed.
 
-    What a dot multiplies may be rounded, and what is stored at the end; all else has to be as good
+    The operands of a dot may be rounded, and what is stored at the end; all else has to be as good
     as fp32.
     """
     names = tuple(called.evidence.outputs)
@@ -67,9 +67,9 @@ def _largest(
 ) -> Rounding | None:
     """Return the rounding that changes most.
 
-    With what is `allowed` around the truth, which has to come out without any. Without it those
-    alone count from which others are computed, by what they change beyond fp32: a constant of 16
-    bits changes the rest.
+    With `allowed`, it is measured against that, and the result must be right without rounding.
+    Else only numbers count from which others are computed, by what their rounding changes beyond
+    fp32 in the result without rounding: constants of 16 bits may keep that from the truth.
     """
     if called.case.layout == "far":  # what lies between its rows would be read
         return None
@@ -106,7 +106,7 @@ def _strict(expected: Expected, names: tuple[str, ...]) -> Expected:
 
 
 def _sites(evidence: CallEvidence) -> list[Rounding]:
-    """Return the places that round, as a worker says: it may say anything."""
+    """Return the places that round from the reply of a worker, which may hold anything."""
     reply, found = evidence.result, []
     try:
         said = json.loads(reply.text) if isinstance(reply, Reply) else []

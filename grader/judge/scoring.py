@@ -218,7 +218,7 @@ def score_memory(figures: MemoryFigures, possible: float) -> ComponentResult:
     first = within.index(False)
     reason = "more memory beyond inputs and outputs than is allowed"
     reason += f" at seqlen {figures.lengths[first]}"
-    if figures.tile:  # the work of problems with a kernel tells of tiles, and this one has none
+    if figures.tile:  # of a problem without kernels; in others, the work part counts tiles
         queries, keys = figures.tile
         reason += f" with tile_q={queries}, tile_k={keys}: hold the scores of one tile at a time"
     return withheld(Verdict.FAIL, possible, reason, figures)
@@ -228,8 +228,8 @@ def gate(component: ComponentResult, rests_on: Sequence[CheckResult]) -> Compone
     """Return `component` as it counts beside the checks that it rests on: it earns when all pass.
 
     What was not measured, or lost to the judge, passes through unchanged. A gated component is
-    `SKIPPED`, keeps its figures as evidence, and stays available unless it is no fault of the
-    submission that no check failed and some did not pass: then its points are not available either.
+    `SKIPPED` and keeps its figures as evidence. Its points stay available if a check failed, and
+    are not available if checks could not be judged, which is no fault of the submission.
     """
     possible = component.points.possible
     if not _is_measured(component.verdict):

@@ -1,4 +1,4 @@
-"""What is said of an opened case, which the student is to investigate: no names, and no lines."""
+"""Removes names and lines from the record of an opened case, which the student investigates."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from grader.spec.problem_tables import Check
 class Sessions:
     """Starts a session for the cases that need it; all share one budget.
 
-    Before one starts on the GPU, of this `capability`, kernels are compiled by `compile_workers`,
-    and `have_gpu` is asked for it. In the folder `kernels` is kept what the machine runs.
+    Before one starts on the GPU, of this `capability`, `compile_workers` compile kernels, and
+    `have_gpu` reserves it. The folder `kernels` keeps what the machine runs.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Sessions:
 
     @property
     def has_started(self) -> bool:
-        """Whether a worker has: it may have imported the submission by now."""
+        """Whether a worker has started, which may have imported the submission by now."""
         return any(session.has_started for session in self._open.values())
 
     def compile(self, cases: list[tuple[Check, Case]]) -> None:

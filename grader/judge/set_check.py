@@ -25,7 +25,7 @@ class SetError(ManifestError):
 
 
 def check_set(problems: Sequence[str]) -> None:
-    """See that these problems can be graded.
+    """Check that these problems can be graded.
 
     Raises:
         ManifestError: a problem.toml cannot be used.

@@ -1,4 +1,4 @@
-"""The smallest case that a submission gets wrong in the same way: one to work out by hand.
+"""Finds a small case that a submission gets wrong in the same way: one to work out by hand.
 
 Sizes, layouts and options are made smaller one by one, for as long as the same output stays wrong.
 How many calls that may take is fixed, so that a run with the same seed says the same.
@@ -45,7 +45,7 @@ def smaller_case(session: Session, called: Called) -> str | None:
 
 
 def _wrong(session: Session, called: Called, case: Case) -> Difference | None:
-    """Say how the first wrong output of a call is wrong in another case, a NaN as a NaN."""
+    """Say how the first wrong output of a call is wrong in another case; NaN must stay NaN."""
     problem, name = called.problem, called.differences[0].name
     try:
         inputs = make_inputs(problem, case, case_seed(called.seed, "smallest"))
@@ -67,7 +67,7 @@ def _has_nan(evidence: CallEvidence, name: str) -> bool:
 
 
 def _smaller(case: Case) -> Iterator[Case]:
-    """Yield cases that have one thing less, those that are smallest first."""
+    """Yield cases that are smaller in one respect, the smallest first."""
     kinds = {"layout": "dense", "dout_layout": "dense", "values": "normal", "batch": 1}
     for name, plain in kinds.items():
         if getattr(case, name) != plain:

@@ -1,4 +1,4 @@
-"""What a grading finds: the machine, its speed targets, room for workers, and the jail."""
+"""Probes what a grading runs on: the machine, its speed targets, room for workers, and the jail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def surroundings(
     `device` is auto, cpu or cuda; without a file the targets are those of this GPU, if any.
 
     Raises:
-        EnvironmentFault: it could, or memory is short; nothing is graded for credit then.
+        EnvironmentFault: one could, or memory is short; nothing is graded for credit then.
     """
     environment = probe(device)
     expect_memory(jailed=jailed)
@@ -46,7 +46,7 @@ def surroundings(
 
 
 def memory_of_a_jail() -> tuple[str, ...]:
-    """Return what is to be said of how the memory of a jail is limited."""
+    """Return a note if no control group limits the memory of a jail."""
     reason = cgroup.limits()
     if reason is None:
         return ()
@@ -68,9 +68,10 @@ def expect_memory(*, jailed: bool) -> None:
 
 
 def jobs(environment: Environment) -> int:
-    """As many side by side as cores and memory carry; on a GPU compilation takes the time.
+    """Return how many problems cores and memory carry side by side.
 
-    Host memory: a pytest and its workers. GPU memory: a CUDA context and small tensors.
+    On a GPU, most time goes to compilation. Host memory is that of a pytest and its workers, GPU
+    memory that of a CUDA context and small tensors.
     """
     cores, free = int(capacity.cores()), capacity.free_bytes()
     if environment.device == "cpu":

@@ -98,10 +98,10 @@ class TestRun:
         for _ in range(_MAX_RUNS):
             begun, started = self._begun, time.monotonic()
             ending = self._run_pytest()
-            # What runs in a jail cannot have ended it.
+            # Code in a jail cannot have ended a pytest.
             died_in = None if self.interrupted or self._request.jailed else self._current
             if died_in is not None:
-                # One that comes to its end in its first case was started for nothing.
+                # A pytest that dies in its first case was started in vain.
                 self._lost_s += time.monotonic() - (self._begun_at if self._heard else started)
                 self._end_killed(died_in, ending)
             left = self._places - self.findings.cases.keys()
@@ -133,9 +133,9 @@ class TestRun:
         return [p for p, f in self.findings.cases.items() if f.verdict is Verdict.INTERNAL]
 
     def _without_provoked_faults(self) -> Findings:
-        """A fault that only comes after the submission's code has run, twice, is its doing.
+        """Blame the submission for faults of the judge that came, twice, only after its code ran.
 
-        Not so in a jail, out of which it reaches nothing of the judge's.
+        Not in a jail, out of which it reaches nothing of the judge's.
         """
         for place in self._faults() if not self._request.jailed else ():
             finding = self.findings.cases[place]
@@ -156,7 +156,7 @@ class TestRun:
             str(self.problem.folder / f"test_{self.problem.id}.py"),
             *("-q", "-p", "grader.judge.pytest_plugin", "-p", "no:cacheprovider", "--noconftest"),
             *("-p", "pytest_metadata.plugin", "-p", "pytest_jsonreport.plugin"),
-            "--tb=native",  # nobody reads it, and it is soon made
+            "--tb=native",  # cheap, and nobody reads it
             *("--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")),
             *("--json-report-omit", "collectors", "log", "traceback", "streams", "keywords"),
             *("--json-report", f"--json-report-file={report}"),
@@ -220,7 +220,7 @@ class TestRun:
             self.findings.work = Evidence(verdict=Verdict.CRASH, reason=message.headline)
 
     def _read_report(self, path: Path) -> None:
-        """Take from pytest's own report how many cases ran: no event of the pipe says so."""
+        """Read from pytest's own report how many cases ran: no event of the pipe says so."""
         self._reported = None
         with contextlib.suppress(Exception):  # no report, or something else in its place
             tests = json.loads(path.read_text(encoding="utf-8"))["tests"]
@@ -230,12 +230,12 @@ class TestRun:
         return ending.exit_code in _PYTEST_ENDINGS and self._reported is not None
 
     def _give_up(self, left: set[Place], ending: Ending, *, ran: bool) -> None:
-        """Say of the cases that never ran whose fault that is.
+        """End the cases that never ran, with a finding that says whose fault that is.
 
         A pytest that dies twice between two cases of a submission that had run was killed by what
-        that had left behind; one that dies before anything ran has a fault of its own. What pytest
-        says it ran, and nothing was heard of, was taken out of the judge's pipe or spoilt in it.
-        Out of a jail nothing of that can be done.
+        that had left behind; one that dies before anything ran has a fault of its own. Cases that
+        pytest reports and no event does were removed from the judge's pipe or spoilt in it. A
+        jailed submission can do none of that.
         """
         verdict, ended = Verdict.CRASH, self._came_to_its_end(ending)
         complete = ended and (self._reported or 0) <= self._heard

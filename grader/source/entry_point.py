@@ -67,12 +67,12 @@ def signature_difference(entry: ast.FunctionDef | ast.AsyncFunctionDef, expected
 def raised_at(
     problem: Problem, tree: ast.Module, entry: ast.FunctionDef, text: str
 ) -> tuple[int, str] | None:
-    """Return line and text of the NotImplementedError that each call comes to, if there is one."""
+    """Return line and text of the NotImplementedError that every call raises, if there is one."""
     return _unconditional(entry) or _untouched(problem, tree, text)
 
 
 def _unconditional(entry: ast.FunctionDef) -> tuple[int, str] | None:
-    """Return line and text of a top-level `raise NotImplementedError` no return comes before."""
+    """Return line and text of a top-level `raise NotImplementedError` that no return precedes."""
     for statement in entry.body:
         if isinstance(statement, ast.Raise) and statement.exc is not None:
             call = statement.exc
@@ -89,8 +89,8 @@ def _unconditional(entry: ast.FunctionDef) -> tuple[int, str] | None:
 def _untouched(problem: Problem, tree: ast.Module, text: str) -> tuple[int, str] | None:
     """Return line and text of the `raise NotImplementedError` of a stub of which no step is done.
 
-    None if a step is, or if no entry point comes near that line: who has written a kernel of his
-    own may have left the stub's lines where they were.
+    None if a step is done, or if no entry point reaches that line: a student with a kernel of his
+    own may have left the stub's lines in the file.
     """
     code = [line for lines in code_of_steps(text).values() for line in lines]
     raised = [(number, line) for number, line in code if line.startswith(RAISE)]

@@ -17,7 +17,7 @@ def names_in(*nodes: ast.AST | None) -> set[str]:
 
 
 def names_of(target: ast.AST) -> set[str]:
-    """Return the names that an assignment to a target changes, which no index of it is."""
+    """Return the names that an assignment to a target changes, without those in its indices."""
     while isinstance(target, (ast.Subscript, ast.Starred)):
         target = target.value
     if isinstance(target, (ast.Tuple, ast.List)):
@@ -44,7 +44,7 @@ def parameters_of(function: ast.FunctionDef) -> list[str]:
 
 
 def offsets_of(address: ast.AST) -> list[ast.AST]:
-    """Return what is added to the pointer of an address, where that is seen."""
+    """Return the offsets that an address adds to its pointer, as far as it is written as a sum."""
     offsets = []
     while isinstance(address, ast.BinOp) and isinstance(address.op, _ADDED):
         offsets.append(address.right)
@@ -73,11 +73,11 @@ def guard(
     parts: Container[str],
     made: Mapping[str, ast.AST],
 ) -> ast.AST | None:
-    """Return the bound by which a branch takes the tiles of one end of a loop, in `counted`.
+    """Return the bound by which branches choose the tiles at one end of a loop.
 
-    The test itself, as a statement, where no part of it does; None where it is of another form
-    than `position < bound` and `position >= bound`, joined by "or", or the opposite. `made` has
-    what names stand for that may be a test.
+    `counted` are names of positions in the loop, `parts` names the end. The first test itself, as a
+    statement, where no part of it chooses that end; None where a test is not `position < bound` or
+    `position >= bound`, joined by "or", or the opposite. `made` has the values of names.
     """
     ends = {ast.Lt: "before", ast.GtE: "after"}
     split = [_either(test, made) for test in tests]
@@ -98,19 +98,19 @@ def guard(
             return None
         if ends.get(op) in parts:
             bounds.append(bound)
-    if len(bounds) > 1 or (len(split) > 1 and not bounds):  # which of them is it?
+    if len(bounds) > 1 or (len(split) > 1 and not bounds):  # any of them may be wrong
         return None
     first = split[0][0][0]
     behind = names_in(*(made.get(getattr(bound, "id", "")) for bound in bounds))
     moves = any(name in counted for name in behind)
-    # A bound that moves with the position is none.
+    # An expression that moves with the position is no bound.
     return bounds[0] if bounds and not moves else ast.copy_location(ast.Expr(first), first)
 
 
 def _either(
     test: ast.AST, made: Mapping[str, ast.AST], opposite: bool = False
 ) -> list[tuple[ast.AST, bool]]:
-    """Return the parts of a test of which one is enough, each with whether it is the opposite."""
+    """Return the alternatives that a test joins by "or", each with whether it is negated."""
     test = made.get(getattr(test, "id", ""), test)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, (ast.Not, ast.Invert)):
         return _either(test.operand, made, not opposite)
@@ -137,9 +137,9 @@ def has_effect(branch: ast.If | ast.IfExp, function: ast.FunctionDef) -> bool:
 def of_access(
     call: ast.Call, called: str, parts: Container[str], within: tuple[ast.FunctionDef, ...]
 ) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the expressions of a part of one access; the name of a descriptor is its pointer.
+    """Yield the expressions in `parts` of an access, each with the name of its pointer.
 
-    What chooses between scores and a number is a mask, too.
+    A descriptor counts as a pointer, and the condition of a choice, such as tl.where, as a mask.
     """
     if called in CHOICES:
         yield from (("", one) for one in call.args[:1] if "mask" in parts)
@@ -162,7 +162,7 @@ def of_access(
 
 
 def is_plain_range(value: ast.AST | None) -> bool:
-    """Whether that is a range of names: what is wrong about it is made where they are."""
+    """Whether a value is a range of plain names: the lines that set these make its mistakes."""
     if not isinstance(value, ast.Call) or calls_in(value) != {"range"}:  # or tl.range
         return False
     return all(isinstance(a, (ast.Name, ast.Constant)) for a in value.args)

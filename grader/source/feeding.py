@@ -1,7 +1,7 @@
-"""Which lines make what a line works with: through assignments, and arguments of calls.
+"""Finds the lines that make what a line works with, through assignments and arguments of calls.
 
-A mistake often shows in a line that was given: a loop over tiles whose bounds a step computes, a
-load by a pointer that one moves.
+A mistake often shows in a given line: a loop over tiles whose bounds a step computes, or a load by
+a pointer that a step moves.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from grader.source.expressions import (
 from grader.source.functions import argument_of, assigned_in, calls_of, functions_of, values_of
 from grader.source.loops import LOOPS, bounds_of, function_at, lines_of, read_by
 
-MOST_FEEDING = 6  # lines that are shown as those which feed another
+MOST_FEEDING = 6  # lines that are shown because they feed another one
 _MOST = 400  # names that are followed
-_MOST_CALLS = 2_000  # that are looked into, in each other, for accesses
-_DEEPEST = 8  # calls in each other
+_MOST_CALLS = 2_000  # that are searched for accesses, nested ones included
+_DEEPEST = 8  # nested calls
 _BRANCHES = (ast.If, ast.IfExp)
 _COMPUTE = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp)
 _INPUTS = {"q", "k", "v"}
@@ -47,16 +47,15 @@ _OF_ACCESS = {"pointer", "address", "offset", "mask"}
 class Spot:
     """Where something shows: a line, 0 for none, and whether the mistake is `located` there.
 
-    `part` is what of the line may be wrong, "" where that is not known. Of an access it is its
-    "mask", its "address", or only the "pointer" or the "offset" in that, with "stride" no index,
-    with "launch" also where a launch passes it, with "grid" also the grid of that, as in
-    "address+mask+grid", or one of these alone; "a|b" is b where a leads to no line. Of a loop it is
-    its "bounds", or what decides in it, "branch". "before" or "after" says that the first positions
-    are wrong, or the last: those that a branch decides, or those of an access. "divisor" is what
-    the line divides by, "index" what it takes one out of, "value" all that it reads; "weights" and
-    "scale" are looked for in a step: see grader/source/origins.py. `of` is the name of a
-    pointer, where the line accesses several, or works with what was loaded from one. `through` are
-    lines of the function that called the one with the line, where several do and that is known.
+    `part` is what may be wrong in the line, "" where that is not known. Parts may be joined, as in
+    "address+mask+grid"; "a|b" is b where a leads to no line. Parts of an access are its "mask", its
+    "address", or only the "pointer" or the "offset" in that; "stride" leaves out indices, "launch"
+    adds what a launch passes, and "grid" the grid of that. Parts of a loop are its "bounds", or the
+    "branch" that decides in it. "before" or "after" says that the first or the last positions are
+    wrong, of a branch or of an access. "divisor" is what the line divides by, "index" what it takes
+    elements of, "value" all that it reads; origins.py finds "weights" and "scale" in a step. `of`
+    is the name of a pointer, if the line accesses several or works with what one loads. `through`
+    are lines of the function that calls the one with the line, if several do and that is known.
     """
 
     line: int = 0
@@ -67,7 +66,7 @@ class Spot:
 
 
 class Follow(enum.Enum):
-    """How far a slice goes behind the first line of a step that it comes to."""
+    """How far a slice goes on behind the first line of a step that it reaches."""
 
     NEAREST = enum.auto()  # no further
     STEP = enum.auto()  # to other lines of that step
@@ -80,11 +79,11 @@ def lines_feeding(
     step_of: Callable[[int], int | None],
     follow: Follow = Follow.NEAREST,
 ) -> dict[int, int]:
-    """Return the lines of steps that make a part of a line, each with how many come before it.
+    """Return the lines of steps that make a part of a line, each with the number of lines between.
 
-    A line is of the step that `step_of` returns. Of a launch a line counts only where none in the
-    kernel does. Where one of a step makes the part itself, it is the nearest. Without a part it is
-    all that the line reads, of a store its address and mask, of a loop its bounds.
+    `step_of` returns the step of a line. Lines of a launch count only if none in the kernel does.
+    If the line is of a step and computes the part itself, it is the nearest. Without a part, the
+    lines make all that the line reads: of a store its address and mask, of a loop its bounds.
     """
     function, found = function_at(tree, spot.line), dict[int, int]()
     for part in spot.part.split("|") if function is not None else ():
@@ -95,10 +94,10 @@ def lines_feeding(
 
 
 def is_decided(tree: ast.Module, spot: Spot) -> bool:
-    """Whether a line shows which of the two is wrong, that or what feeds it.
+    """Whether it is clear which is wrong, a line or what feeds it.
 
-    Of a branch that is a bound in its test, or the test itself; an access at the position of a loop
-    is as wrong as that.
+    In a branch it is the bound of its test, or the test itself; an access at the position of a loop
+    is wrong only if the loop is.
     """
     function, found = function_at(tree, spot.line), _Slice(tree, spot, lambda n: 1)
     if function is not None:
@@ -107,7 +106,7 @@ def is_decided(tree: ast.Module, spot: Spot) -> bool:
 
 
 def works_with(tree: ast.Module, spot: Spot) -> bool:
-    """Whether a line uses what a pointer loads: a product of k, not v, is wrong itself."""
+    """Whether a line uses what its pointer loads: a product of k in place of v is wrong itself."""
     if spot.part != "pointer" or spot.of not in _INPUTS:
         return True
     nodes = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and spot.line in lines_of(n)]
@@ -120,7 +119,7 @@ def works_with(tree: ast.Module, spot: Spot) -> bool:
 
 
 class _Slice:
-    """What a part of a line is made of."""
+    """Follows what a part of a line is made of, back to the lines of steps."""
 
     def __init__(
         self,
@@ -160,7 +159,7 @@ class _Slice:
         if branch and (found := guard(asked, counted, self._parts, values_of(function))):
             self.decided, asked = True, [found]
             ends = [ast.dump(end) for loop in loops for end in bounds_of(loop)]
-            # What changes nothing, and a test for an end of the loop, is wrong with any bound.
+            # A test without effect, or one for an end of the loop, is wrong with any bound.
             if self._idle or isinstance(found, ast.stmt) or ast.dump(found) in ends:
                 return dict.fromkeys({found.lineno} & self._of_steps({found.lineno}), 0)
         elif not branch and self._parts & _ENDS:
@@ -172,7 +171,7 @@ class _Slice:
         if makes_it and self._goes is Follow.NEAREST:
             return self._found
         names = names_in(*asked) - (counted if branch else set())
-        if "stride" in self._parts:  # that, and no index
+        if "stride" in self._parts:  # strides alone, if there are any
             names = {name for name in names if "stride" in name} or names
         within = own if spot.located or makes_it else None
         self._follow(_Place(function, name, loaded, within) for name in names)
@@ -180,7 +179,7 @@ class _Slice:
             self._step(self._waiting.popleft())
         if part == "pointer" and not self._found:
             self._follow_others(function, names)
-        if part in _OF_LAUNCH:  # no line of the kernel
+        if part in _OF_LAUNCH:  # only lines of launches count
             self._found.clear()
         if self._launched and not within and (self._parts & {"launch", "grid"} or not self._found):
             self._follow_launches()
@@ -222,9 +221,9 @@ class _Slice:
         return read_by(inner), False
 
     def _follow_others(self, function: ast.FunctionDef, names: set[str]) -> None:
-        """Follow the other pointers of a function where a step moves these and not those `names`.
+        """Follow the other pointers of a function, in case a step moves these and not `names`.
 
-        What moves it is left out there.
+        The line that moves `names` is then missing there.
         """
         every = {n: n.partition("_")[0] in _OF_KEYS for n in parameters_of(function)}
         pointers = {name for name in every if name.endswith("_ptr")}
@@ -236,11 +235,11 @@ class _Slice:
             self._step(self._waiting.popleft())
 
     def _of_steps(self, lines: Iterable[int], within: int | None = None) -> set[int]:
-        """Return those of some lines that are of a step, or of the one `within` which it is."""
+        """Return those of some lines that are of a step, or of the step `within`."""
         return {n for n in lines if (step := self._step_of(n)) and within in (None, step)}
 
     def _follow(self, places: Iterable[_Place]) -> None:
-        """Follow names, those as near as the one that is followed before those behind a line."""
+        """Queue names to follow: near ones before those behind more lines of steps."""
         for place in places:
             if place[:3] not in self._seen and len(self._seen) < _MOST:
                 self._seen.add(place[:3])
@@ -251,7 +250,7 @@ class _Slice:
         """Follow one name to the lines that assign it, and to calls that pass it."""
         (function, name, loaded, within, far), part = place, self._spot.part
         assigned = list(assigned_in(self._tree, function, name))
-        # What has been loaded is not followed to a pointer before its load is found.
+        # No line counts as one that makes a pointer before its load is found.
         makes = [n for n, value in assigned if not is_plain_range(value)]
         own = self._of_steps(makes, within) if loaded or not self._of_pointer else set()
         self._found |= dict.fromkeys(own - self._found.keys(), far)
@@ -280,7 +279,7 @@ class _Slice:
                     )
 
     def _at_end(self, value: ast.AST | None) -> ast.AST | None:
-        """Return the bound of a range at which the wrong positions are, of all else the whole."""
+        """Return the bound of a range at the end that is wrong; of other values the whole."""
         given = value.args if isinstance(value, ast.Call) and calls_in(value) == {"range"} else []
         forward = len(given) < 3 or not isinstance(given[2], ast.UnaryOp)
         if not given or not forward or len(self._parts & _ENDS) != 1:
@@ -289,14 +288,14 @@ class _Slice:
         return first if "before" in self._parts else end
 
     def _follow_in_step(self, value: ast.AST, place: _Place) -> None:
-        """Follow what the line of a step that is found works with to other lines of the step."""
+        """Follow what a found line of a step works with, to other lines of that step."""
         if self._goes is Follow.STEP:
             offsets = offsets_of(value) if "offset" in self._parts else []
             names = names_in(*(offsets or [value]))
             self._follow(place._replace(name=n, loaded=True, far=place.far + 1) for n in names)
 
     def _used(self, value: ast.AST | None, place: _Place) -> Iterator[tuple[str, bool]]:
-        """Yield the names that a value is made of, each with whether it is what an access takes."""
+        """Yield the names that a value is made of, each with whether it is part of an access."""
         loaded = place.loaded
         if value is None:
             return
@@ -313,7 +312,7 @@ class _Slice:
         self._follow_returned(value, place)
 
     def _follow_returned(self, value: ast.AST, place: _Place) -> None:
-        """Follow what functions of the file return that are called in an expression."""
+        """Follow what the functions of the file that an expression calls return."""
         for call in (n for n in ast.walk(value) if isinstance(n, ast.Call)):
             called = self._functions.get(getattr(call.func, "id", ""))
             if called is not None and called in self._tree.body:
@@ -322,7 +321,7 @@ class _Slice:
                 self._follow(place._replace(function=called, name=name) for name in used)
 
     def _follow_launches(self) -> None:
-        """Find what kernels are passed, and with "grid" the grids that they are launched on."""
+        """Follow what launches pass to kernels and, with "grid", the grids of launches."""
         for kernel, name in self._launched:
             for caller, call in calls_of(self._tree, kernel.name):
                 if not isinstance(call.func, ast.Subscript):
@@ -339,9 +338,9 @@ class _Slice:
     def _of_call(
         self, call: ast.Call, within: tuple[ast.FunctionDef, ...]
     ) -> Iterator[tuple[str, ast.AST]]:
-        """Yield what accesses of a call work with, each with the name of its pointer.
+        """Yield the expressions in the accesses of a call, each with the name of its pointer.
 
-        Of one that is made in a function that is called, that is what it gets as an argument.
+        For an access inside the called function, these are the arguments that it is made of.
         """
         called = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
         function = self._functions.get(called) if self._calls < _MOST_CALLS else None
@@ -364,7 +363,7 @@ class _Slice:
 class _Place(NamedTuple):
     """A name in a function, and whether it is that of a pointer, mask or offset of an access.
 
-    Behind so many lines of a step (`far`) only others of it are found: those `within`.
+    `far` lines of steps lie between it and the spot; only the step `within` counts, if given.
     """
 
     function: ast.FunctionDef

@@ -36,7 +36,7 @@ def assigned_in(
 ) -> Iterator[tuple[int, ast.AST | None]]:
     """Yield the lines at which a function gives a name a value, each with what it is made of.
 
-    What a method is passed may be changed by the others of its class, as PyTorch's ctx.
+    Other methods of a class may change an argument of a method, such as PyTorch's ctx.
     """
     if tree is not None and name in parameters_of(function):
         classes = (n for n in tree.body if isinstance(n, ast.ClassDef) and function in n.body)
@@ -64,7 +64,7 @@ def _changed(node: ast.stmt) -> list[ast.AST]:
 
 
 def values_of(function: ast.FunctionDef) -> dict[str, ast.AST]:
-    """Return what the names of a function stand for that are assigned once."""
+    """Return the values of those names that a function assigns once."""
     assigns = [n for n in ast.walk(function) if isinstance(n, ast.Assign)]
     names = [(name, n.value) for n in assigns for name in names_of(n.targets[0])]
     counts = collections.Counter(name for name, _ in names)
@@ -72,7 +72,7 @@ def values_of(function: ast.FunctionDef) -> dict[str, ast.AST]:
 
 
 def calls_of(tree: ast.Module, name: str) -> Iterator[tuple[ast.FunctionDef, ast.Call]]:
-    """Yield the calls and launches of a function, each with the function that it stands in."""
+    """Yield the calls and launches of a function, each with the function that makes it."""
     for node in nodes_of(tree, ast.Call):
         called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
         if isinstance(called, ast.Name) and called.id == name:
@@ -101,7 +101,7 @@ def exchanged(tree: ast.Module) -> Exchanged | None:
     """Return the two arguments that a file passes in each other's places, if it does so once.
 
     Each is a plain name, that of the parameter which the other is passed for. A function that is
-    also called otherwise may be meant for both.
+    also called in the order of its parameters may be meant for both orders.
     """
     functions = functions_of(tree)
     found, straight = list[Exchanged](), set[str]()

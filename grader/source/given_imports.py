@@ -14,7 +14,7 @@ _OTHER_RELEASE = "; a file of another release? CHANGELOG.md says what has change
 
 @dataclasses.dataclass(frozen=True)
 class BadImport:
-    """An import of what is not there, or is not open to this problem."""
+    """An import of a module or name that does not exist, or is not open to this problem."""
 
     line: int
     headline: str

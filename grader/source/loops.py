@@ -1,7 +1,7 @@
-"""Which lines of a source repeat: loops around a line, in its function and where that is called.
+"""Finds which lines of a source repeat: loops around a line, and around calls of its function.
 
-A program that does not end is found in some line of a loop. What the loop waits for may be made in
-any of its lines, and in those of every loop around it.
+A program that does not end is stopped at some line of a loop. What the loop waits for may be made
+in any of its lines, and in those of every loop around it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 @functools.lru_cache(64)
 def nodes_of(tree: ast.AST, *kinds: type[ast.AST]) -> tuple[ast.AST, ...]:
-    """Return the nodes of a tree, or those of some kinds; who feeds a line asks a thousand times.
+    """Return the nodes of a tree, or those of some kinds.
 
-    They are listed once: nobody changes a tree that was read.
+    They are cached: `feeding` needs them a thousand times, and nothing changes a tree.
     """
     return tuple(n for n in ast.walk(tree) if not kinds or isinstance(n, kinds))
 
@@ -27,8 +27,7 @@ def nodes_of(tree: ast.AST, *kinds: type[ast.AST]) -> tuple[ast.AST, ...]:
 def loops_around(tree: ast.Module, line: int) -> list[range]:
     """Return the lines of each loop around `line`, its header among them.
 
-    Also of those around what calls the line's function by its name, around what calls that, and so
-    on.
+    Also of loops around lines that name its function, around lines that name theirs, and so on.
     """
     loops: list[range] = []
     known: set[str] = set()
@@ -56,7 +55,7 @@ def is_head_of_loop(tree: ast.Module, line: int) -> bool:
 
 
 def is_turned(tree: ast.Module, line: int) -> bool:
-    """Whether the loop at a line goes, by their names, from an end to a beginning."""
+    """Whether the loop at a line goes from an end to a beginning, by the names of its bounds."""
     loops = [n for n in ast.walk(tree) if isinstance(n, ast.For) and n.lineno == line]
     bounds = [getattr(n.iter, "args", ()) for n in loops]
     names = [getattr(bound, "id", "").partition("_")[0] for of in bounds for bound in of[:2]]
@@ -76,7 +75,7 @@ def _named(tree: ast.Module, name: str) -> list[int]:
 
 
 def read_by(inner: ast.stmt) -> list[ast.AST]:
-    """Return what a statement reads itself, without those in it."""
+    """Return what a statement itself reads, without the statements in it."""
     if isinstance(inner, LOOPS):
         return bounds_of(inner)
     if isinstance(inner, (ast.If, ast.With, *FUNCTIONS)):

@@ -1,4 +1,4 @@
-"""Which line made what is wrong: what an error complains of, what is returned, a step's result."""
+"""Finds the line that makes what is wrong: a lost pointer, a returned value, a step's result."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _SCALE = re.compile("scale|LOG2_E|LN_2")
 
 
 def lost_pointer(tree: ast.Module, line: int) -> tuple[int, str] | None:
-    """Return the line, and the name, where what a line takes for a pointer becomes a number.
+    """Return the line, and the name, where the pointer that a line uses becomes a number.
 
-    There a name of a pointer is assigned what no pointer is part of, as in `k_ptr = head * stride`.
+    There a pointer's name is assigned a value without a pointer, as in `k_ptr = head * stride`.
     """
     lost: dict[int, str] = {}
     for node in (n for n in ast.walk(tree) if isinstance(n, ast.Assign)):
         names, made = names_of(node.targets[0]), names_in(node.value)
         calls = [n.func for n in ast.walk(node.value) if isinstance(n, ast.Call)]
         if any(isinstance(called, ast.Name) for called in calls):
-            continue  # it may return one
+            continue  # the function may return a pointer
         if any("ptr" in name for name in names) and not any("ptr" in name for name in made):
             lost[node.lineno] = next(name for name in names if "ptr" in name)
     of = {n: 1 for n in lost}.get
@@ -42,7 +42,7 @@ def returned_from(
 ) -> tuple[int, str] | None:
     """Return the line that makes what a function returns (at an index), and its name.
 
-    Where it calls another function of the file for that, that is a line of the other.
+    Where another function of the file makes it, that is a line of the other.
     """
     own = [n for n in ast.walk(tree) if isinstance(n, FUNCTIONS) and n.name == function]
     ends = [n.value for f in own for n in ast.walk(f) if isinstance(n, ast.Return)]
@@ -62,8 +62,9 @@ def returned_from(
 def making(tree: ast.Module, inside: range, outputs: Collection[str], part: str) -> list[int]:
     """Return the line of the statement of a step that makes a result, none where several do.
 
-    That is the only one of the lines `inside`; for the part "weights" of a cause the one with an
-    exponential; else the one that makes one of the `outputs`. For "scale" all lines that read it.
+    It is the only statement in the lines `inside`; for the part "weights" of a cause, the one with
+    an exponential; else the one that makes one of the `outputs`. For "scale", all lines that read
+    the scale.
     """
     nodes = [n for n in nodes_of(tree, ast.stmt) if n.lineno in inside]
     assigns = [(n, assigned_by(n), getattr(n, "value", None)) for n in nodes]
@@ -80,9 +81,9 @@ def making(tree: ast.Module, inside: range, outputs: Collection[str], part: str)
 def replacing(
     tree: ast.Module, given: Mapping[int, int], step_at: Callable[[int], int | None], pointer: str
 ) -> int:
-    """Return the line of a step that makes of others what a line `given` for it makes of a pointer.
+    """Return the line of a step that sets a name without a pointer, though its given line uses it.
 
-    0 where none does.
+    0 where none does. `given` has the step of each given line.
     """
     for node in nodes_of(tree, ast.Assign):
         function = function_at(tree, node.lineno)
@@ -103,7 +104,7 @@ def left_as_given(
     makes: Mapping[str, int],
     starts: Mapping[int, int],
 ) -> dict[int, tuple[int, str]]:
-    """Return the given lines whose name a step is to set again and does not: that, and the name.
+    """Return the given lines whose name a step must set again but does not: the step, the name.
 
     A line is `given` for a step, or lies before the step that `makes` the name, in its function.
     `starts` are the first lines of the steps.
@@ -126,7 +127,7 @@ def left_as_given(
 
 
 def _reads(value: ast.AST | None, pointer: str) -> bool:
-    """Whether a value is made of names that begin as that of a pointer, as x_tile and x_ptr do."""
+    """Whether a value reads a name that begins as a pointer's does, such as x_tile for x_ptr."""
     return pointer.partition("_")[0] in {name.partition("_")[0] for name in names_in(value)}
 
 

@@ -1,4 +1,4 @@
-"""Limits on the CPU time that a submission's text may take: parsed, and looked through.
+"""Limits the CPU time that parsing and checking a submission's text may take.
 
 Python's parser takes more than linear time for some texts (long dotted names, combining letters,
 f-strings), in C, where nothing can end it, and too deep a nesting can crash it. So a process of its
@@ -35,7 +35,7 @@ class TooCostly(Exception):
 
 
 def try_parser(text: str) -> None:
-    """Let another process parse `text`: it does not say whether that is Python at all.
+    """Let another process parse `text`, which may be no Python at all: only its cost is judged.
 
     Raises:
         TooCostly: the parser took too long, or crashed.
@@ -53,7 +53,7 @@ def try_parser(text: str) -> None:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """End what is done inside after some seconds of CPU time, where signals can: the main thread.
+    """End what runs inside after some seconds of CPU time, by a signal: in the main thread alone.
 
     Raises:
         TooCostly: it took too long.

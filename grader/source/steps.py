@@ -67,10 +67,10 @@ def code_of_steps(text: str) -> dict[int, list[tuple[int, str]]]:
 
 
 def defaults_of_steps(text: str) -> dict[int, int]:
-    """Return the given lines that make what a step is to make until it is written: line -> step.
+    """Return the given lines that stand in for a step until it is written: line -> step.
 
     Those from a comment that says "until step 3" to the marker of that step, and the line before a
-    marker that sets None, or whose step has no code.
+    marker, if it sets None or the step has no code.
     """
     code, lines, found = code_of_steps(text), lines_of_text(text), {}
     for step, (first, _) in step_regions(text).items():

@@ -1,4 +1,4 @@
-"""A submission's source: read once, and looked through without running it.
+"""Reads a submission's source once, and checks it without running it.
 
 The bytes that are read here are those that are hashed, tested, timed and recorded. Nothing reads
 the student's file again, so that saving it during a run changes nothing.
@@ -58,8 +58,8 @@ class Source:
 
     `next_step` is the first step without code, None when every step has some. In a file of another
     release, whose markers have other titles, no line lies in a step. `violations` are all of the
-    source policy; `message` tells the first. `policy` says whether that policy is in force: then
-    calls are looked at too.
+    source policy; `message` describes the first. `policy` says whether that policy is in force:
+    then calls are checked too.
     """
 
     problem_id: str
@@ -77,7 +77,7 @@ class Source:
 
     @property
     def num_lines(self) -> int:
-        """How many lines there are: a larger number of one is made up."""
+        """How many lines there are: a larger number of a line is made up."""
         return len(lines_of_text(self._text))
 
     @property
@@ -106,12 +106,12 @@ class Source:
         return self._step_of(range(line, line + 1))
 
     def step_making(self, line: int) -> int | None:
-        """Return the step of a line, or the one that leaves a name as this line gives it."""
+        """Return the step of a line, or the one that fails to replace what this given line sets."""
         return self.step_at(line) or self.left_as_given.get(line, (None,))[0]
 
     @functools.cached_property
     def left_as_given(self) -> dict[int, tuple[int, str]]:
-        """The given lines that stand for a step: that, and a name which it does not set again."""
+        """The given lines that a step fails to replace, each with that step and the name."""
         if not self.has_steps or not self.tree:
             return {}
         steps = enumerate(load_problem(self.problem_id).steps, start=1)
@@ -126,11 +126,11 @@ class Source:
         return steps.pop() if len(steps) == 1 else None
 
     def fed_by(self, spot: Spot, follow: Follow = Follow.STEP) -> tuple[int, ...]:
-        """Return the lines of steps that make what is wrong at another line, or may be.
+        """Return the lines of steps that make what is, or may be, wrong at a spot.
 
         The nearest of each step that leads there, and those of the step which these depend on, as
-        far as they are few. Of a line of a step without a part, only of the head of a loop: its
-        bounds may be those of another step.
+        far as they are few. For a line of a step without a part, none unless it is the head of a
+        loop: another step may make its bounds.
         """
         line, own = spot.line, self.step_at(spot.line)
         tree = self.tree if line and self.has_steps else None
@@ -150,7 +150,7 @@ class Source:
         return tuple(sorted(n for n in found if found[n] <= far))
 
     def reaches(self, spot: Spot, step: int) -> bool:
-        """Whether what a line works with goes through a line of a step."""
+        """Whether a line of a step helps to make what the line of a spot works with."""
         tree = self.tree
         if tree is None or self.step_at(spot.line) == step:
             return tree is not None
@@ -175,7 +175,8 @@ class Source:
     def set_before(self, line: int, name: str, step: int) -> int:
         """Return the line of a step that gave a name the value that it has at another line.
 
-        0 where none did. What given code has a function return was set in that, by the same name.
+        0 where none did. If given code sets it by a call, the line in the called function counts
+        that sets the same name.
         """
         last = max((n for n in lines_setting(self.tree, line, name) if n < line), default=0)
         if self.tree is not None and self.step_at(last) is None:
@@ -194,28 +195,29 @@ class Source:
         return exchanged(tree) if (tree := self.tree) else None
 
     def bare_load(self) -> tuple[int, str]:
-        """Return the first load that leaves lanes undefined, 0 if steps differ, and its flaw."""
+        """Return the line of a load with undefined lanes, 0 if in several steps, and its flaw."""
         loads = bare_loads(tree) if (tree := self.tree) else {}
         line = min(loads) if len({self.step_at(n) or n for n in loads}) == 1 else 0
         return line, loads.get(line) or min(loads.values(), default="other")
 
     def step_behind(self, spot: Spot) -> int | None:
-        """Return the step in which the mistake lies that shows somewhere, None if that is not sure.
+        """Return the step of the mistake that shows at a spot, None if that is not certain.
 
-        It is that of the line, if it is `located` there, and else the one that makes what is wrong.
+        It is that of the line if the mistake is `located` there, else the one that makes what is
+        wrong.
         """
         own = self.step_at(spot.line)
         tree = self.tree if spot.line and self.has_steps else None
         if own is not None and (spot.located or (tree and not works_with(tree, spot))):
             return own
         if tree is None or not self.keeps_given:
-            return None  # the mistake may be in what was changed there
+            return None  # the mistake may be in given code that was changed
         lines = lines_feeding(tree, spot, self.step_making)
         steps = {self.step_making(number) for number in lines}
         left = {self.left_as_given[n][0] for n in lines if n in self.left_as_given}
-        if len(left) == 1:  # what it is to make it does not
+        if len(left) == 1:  # the step does not make what it should
             return left.pop()
-        # An access in a loop of the step may be wrong in that, and so may be what decides there.
+        # The step of the line may be wrong as well if it has all loops around an access or branch.
         if spot.part == "bounds" and is_turned(tree, spot.line):
             return own
         both = spot.part != "bounds" and not is_decided(tree, spot)
@@ -233,7 +235,7 @@ class Source:
             return None
 
     def replacing(self, pointer: str) -> int:
-        """Return the line of a step that makes of others what a given line makes of a pointer's.
+        """Return the line of a step that sets a name without `pointer`, unlike its given line.
 
         0 where none does.
         """
@@ -252,7 +254,7 @@ def read_source(problem: Problem, submission: Path, *, policy: bool = True) -> S
     """Read `submission`/pNN/<file>, once, and look for what would keep it from being graded.
 
     Without `policy` the source policy is left out. A link is refused: what it leads to may change,
-    and may be somebody else's. What nobody thought of is an error of this file alone: the other
+    and may be somebody else's. An unexpected exception is an error of this file alone: the other
     problems are graded.
     """
     shown = f"{problem.id}/{problem.file}"
@@ -282,7 +284,7 @@ def examine(problem: Problem, data: bytes, *, policy: bool = True) -> Source:
     """Look for what would keep these bytes from being graded as the file of `problem`.
 
     What takes too long to look through is rejected. Found here: an empty or oversized file, text
-    that is not UTF-8, a syntax error, an import that `given` has not, what the source policy
+    that is not UTF-8, a syntax error, an import that `given` lacks, what the source policy
     refuses (with `policy`), a missing entry point, a wrong signature, a stub of which no step is
     done, and an entry point that provably ends in `raise NotImplementedError` before it could
     return.
@@ -365,7 +367,7 @@ def _examine(problem: Problem, data: bytes, *, policy: bool) -> Source:
 
 
 def _refusal(problem: Problem, broken: tuple[Violation, ...]) -> Message:
-    """Tell the first violation, and of how many it is the first."""
+    """Describe the first violation, and count the others."""
     first, others = broken[0], len(broken) - 1
     count = f"{others} more violation{'s' * (others > 1)} of the source policy" if others else None
     where = f"make lint P={problem.id} lists all, docs/source-policy.md has the rules"

@@ -1,6 +1,6 @@
-"""Names a cause from what the judge saw a kernel do: which pairs, rows, heads and strides.
+"""Names a cause from what the judge saw a kernel do, or from the numbers of a wrong result.
 
-Every rule here states what was seen, in its own words, with the line; it is asked only about a call
-whose result is wrong. What leaves the walk as it should be (scale, rescale, lse, delta, signs) is
-not seen here: see `grader.causes.diagnose`. No name is better than a wrong one.
+Rules judge only calls with a wrong result, and state what was seen, with its line. Many mistakes of
+arithmetic (scale, rescale, lse, delta, signs) show in no access: `grader.causes.known_mistakes` and
+fits find these. Naming no cause is better than a wrong one.
 """

@@ -1,4 +1,4 @@
-"""Asks what numbers can be fitted to a wrong result, by what the problem returns."""
+"""Chooses the fits that are tried on a wrong result, by what the problem returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GRADIENTS = (*NAMES, "dsink_logits")
 
 
 def fittable(wrong: Outputs) -> bool:
-    """Whether there are enough numbers, and digits of them."""
+    """Whether a wrong result has enough finite numbers, with enough digits, for a fit."""
     case = wrong.case
     if case.dtype != "fp32":
         return False
@@ -29,7 +29,7 @@ def fittable(wrong: Outputs) -> bool:
 
 
 def fitted(wrong: Outputs) -> Sighting | None:
-    """Return what a wrong result is made of, if few numbers say it."""
+    """Return what a wrong result is made of, if a few fitted numbers explain it."""
     if wrong.case.rows is not None:
         return fitted_sums.fitted(wrong)
     found = None

@@ -1,8 +1,8 @@
-"""What a wrong output is made of: a few numbers that are fitted to it.
+"""Fits a few numbers to rows of a wrong `out`.
 
-Each fit has far more equations than unknowns: one scale for all rows, or one weight for each group
-of keys in a row of head_dim numbers. What it says is then so, whatever the answer looks like. It is
-asked when nothing else is known, about a few cases.
+Each fit has far more equations than unknowns, so that it does not hold by chance: one scale for all
+rows, or one weight for each group of keys in a row of head_dim numbers. Fits are tried on a few
+cases, when no other rule finds the cause.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EQUATIONS = 2  # and more for each unknown
 
 
 def fitted(wrong: Outputs) -> Sighting | None:
-    """Return what the rows of a wrong `out` are made of, if few numbers say it."""
+    """Return what rows of a wrong `out` are made of, if a few fitted numbers explain it."""
     rows = wrong_rows(wrong)
     if rows is None:
         return None
@@ -43,7 +43,7 @@ def fitted(wrong: Outputs) -> Sighting | None:
 
 
 def _other_values(rows: Rows) -> Sighting | None:
-    """The weights may be right, and multiply the tile of k."""
+    """Find right weights that multiply k in place of v."""
     weights = rows.weights.masked_fill(~rows.visible, 0.0)
     if rows.keys.shape != rows.values.shape or not rows.explained(weights @ rows.keys):
         return None
@@ -51,7 +51,7 @@ def _other_values(rows: Rows) -> Sighting | None:
 
 
 def _shares_in_columns(case: Case, rows: Rows) -> Sighting | None:
-    """Some columns of out alone are wrong, by the shares of tiles in them."""
+    """Find wrong shares of tiles in some columns of out alone."""
     columns = rows.wrong_columns
     if len(columns) == case.head_dim:
         return None
@@ -61,7 +61,7 @@ def _shares_in_columns(case: Case, rows: Rows) -> Sighting | None:
 
 
 def _shares_of_tiles(rows: Rows, columns: str = "") -> Sighting | None:
-    """Weights are right inside each tile of keys, and not from tile to tile."""
+    """Find weights that are right inside each tile of keys, but not from tile to tile."""
     for tile in rows.tiles:
         tiles = tiles_of(len(rows.keys), tile)
         if len(tiles) < 2:
@@ -77,7 +77,7 @@ def _shares_of_tiles(rows: Rows, columns: str = "") -> Sighting | None:
         row = int((known.sum(1) + spread / (1.0 + spread.abs())).argmax())
         numbers = counts[row]
         if float(spread[row]) <= 5 * _SAME * float(numbers.nan_to_num(0.0).abs().max()):
-            return None  # a factor of the row
+            return None  # one factor for the whole row
         of_tile = [t for t in range(len(tiles)) if known[row, t]]
         shown = ", ".join(f"{key_range(tiles[t])} {float(numbers[t]):.3g}" for t in of_tile[:4])
         return by_numbers(
@@ -91,7 +91,7 @@ def _shares_of_tiles(rows: Rows, columns: str = "") -> Sighting | None:
 
 
 def _shares_of_sinks(case: Case, rows: Rows) -> Sighting | None:
-    """Weights are right inside the window, and among the sinks before it, not from one to other."""
+    """Find weights that are right inside the window and among the sinks, but not between these."""
     window, sinks = case.kwargs.get("window_size"), case.kwargs.get("num_sink_tokens")
     if not window or not sinks:
         return None
@@ -109,7 +109,7 @@ def _shares_of_sinks(case: Case, rows: Rows) -> Sighting | None:
 
 
 def _mixed_exponentials(rows: Rows) -> Sighting | None:
-    """Weights of a tile are exponentials to another base than those by which tiles are joined."""
+    """Find weights that are exponentials to another base than the factors that rescale tiles."""
     for name, factor in (("log2(e)", 1.0 / math.log(2.0)), ("ln(2)", math.log(2.0))):
         scale = factor * rows.scale
         scores = (scale * rows.scores).masked_fill(~rows.visible, -math.inf)
@@ -126,7 +126,7 @@ def _mixed_exponentials(rows: Rows) -> Sighting | None:
 
 
 def _other_keys(rows: Rows) -> Sighting | None:
-    """Single keys at the ends of tiles, or all where head_dim numbers can tell them apart."""
+    """Find single keys at the ends of tiles that do not count once; any key if head_dim allows."""
     keys = torch.arange(len(rows.keys))
     tried = [torch.eye(len(keys), dtype=torch.bool)]
     for tile in rows.tiles:
@@ -148,7 +148,7 @@ def _other_keys(rows: Rows) -> Sighting | None:
 
 
 def _as_keys(rows: Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting | None:
-    """Say that a row is attention over other keys: each group counts as often in all rows."""
+    """Find rows that are attention over other keys: groups are left out or counted twice."""
     weights = rows.weights * rows.visible
     shares = weights @ groups.double().T
     times = []
@@ -157,7 +157,7 @@ def _as_keys(rows: Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting
         if not len(there):
             return None
         times.append(row / there.abs().min())
-        # Attention over these keys: the weights add up to one.
+        # In attention over other keys, the weights still add up to one.
         if abs(float((row * share).nansum()) - 1.0) > 5 * _SAME:
             return None
     often = torch.stack(times)
@@ -167,7 +167,7 @@ def _as_keys(rows: Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting
     known = ~often.isnan()
     once = torch.where(known, often, -1.0).amax(0)
     of_row = ""
-    if bool((known & (often != once)).any()):  # other keys in other rows
+    if bool((known & (often != once)).any()):  # rows differ: show one of them
         row = int((often == 0.0).sum(1).argmax())
         once, of_row = often[row], f" in row {rows.queries[row]}"
     if bool((once > 2.0).any()):

@@ -1,9 +1,9 @@
-"""What wrong gradients are made of: a few numbers that are fitted to one head of them.
+"""Fits a few numbers to one head of wrong gradients.
 
 dV = P^T dout, dQ = softmax_scale * dS k, dK = softmax_scale * dS^T q; dS = P * (dP - delta).
-A wrong one may be the sum of other terms, of another P, or of other pairs: each is linear in a few
-unknowns, or has a handful of candidates, and there are thousands of numbers to tell. It is asked
-when nothing else is known, about a few cases.
+A wrong gradient may sum up other terms, another P, or other pairs. Each fit is linear in a few
+unknowns, or has a handful of candidates, and must explain thousands of numbers. Fits are tried on a
+few cases, when no other rule finds the cause.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FACTORS = {"dq": ("k", "v"), "dk": ("q", "dout", "out"), "dv": ("dout", "out", 
 
 
 def fitted(wrong: Outputs) -> Sighting | None:
-    """Return what a wrong gradient is made of, if few numbers say it."""
+    """Return what a wrong gradient is made of, if a few fitted numbers explain it."""
     there = [name for name in NAMES if name in wrong.got and name in wrong.expected.truth]
     heads = list(filter(None, (head_of(name, wrong) for name in there)))
     if not any(bool(head.got.any()) for head in heads):  # nothing can be read from zeros
@@ -66,7 +66,7 @@ def fitted(wrong: Outputs) -> Sighting | None:
 
 
 def _other_terms(head: Head) -> Sighting | None:
-    """The gradient is a sum of products that P, dP and delta are known of, with other numbers."""
+    """Find a sum of other terms of P, dP and delta, or with other factors, that explains it."""
     masks = list(masks_of(head))
     for factor in _FACTORS[head.name]:
         for terms in _OF_P if head.name == "dv" else _OF_DS:
@@ -90,7 +90,7 @@ def _other_terms(head: Head) -> Sighting | None:
 def _sighting(
     head: Head, kept: list[tuple[float, str]], factor: str, of_mask: str
 ) -> Sighting | None:
-    if not kept:  # what came out is 0, as products times 0 are
+    if not kept:  # a gradient of 0, which any products times 0 explain
         return None
     name, made = head.name, "P" if head.name == "dv" else "dS"
     due = ["P"] if name == "dv" else ["P * dP", "P * delta"]
@@ -98,7 +98,7 @@ def _sighting(
         signs = [1.0, -1.0][: len(due)]
         if all(abs(a - sign) <= _SAME for (a, _), sign in zip(kept, signs, strict=True)):
             return None  # what is wrong is in other heads, or not of this kind
-    # A factor of all terms is named where it has a name.
+    # Write a factor of all terms before the sum, if it has a name.
     whole = _named(head, kept[0][0])
     sum_of = _sum_of(head, [(a / kept[0][0] if whole else a, term) for a, term in kept])
     before = [] if name == "dv" else ["softmax_scale"]
@@ -120,7 +120,7 @@ def _sighting(
 
 
 def _scaled(wrong: list[Head]) -> Sighting | None:
-    """All that is wrong is right but for a factor, the same for all."""
+    """Find one factor but for which all wrong gradients are right."""
     factors = [float((h.got * h.truth).sum() / (h.truth * h.truth).sum()) for h in wrong]
     if not wrong or not math.isfinite(factors[0]):
         return None
@@ -175,7 +175,7 @@ def _named(head: Head, value: float) -> str:
 
 
 def _rows_scaled(head: Head) -> Sighting | None:
-    """Each row is right but for a factor, another one in another row."""
+    """Find rows that are right but for a factor, which differs from row to row."""
     got, truth = head.got, head.truth
     size = (truth * truth).sum(-1, keepdim=True)
     factors = (got * truth).sum(-1, keepdim=True) / size.clamp(min=1e-300)

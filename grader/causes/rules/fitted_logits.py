@@ -1,7 +1,7 @@
-"""What a wrong output has in its denominator where exp(sink_logits[h]) is due.
+"""Finds what a wrong `out` has in its denominator in place of exp(sink_logits[h]).
 
-Rows of `out` that are right but for a factor each differ in the denominator alone. Beside the sum
-of the weights of visible keys, which is known, there is one number in it, and each row tells it.
+Rows of `out` that are right but for a factor each are wrong in the denominator alone. That is the
+known sum of the weights of visible keys plus one more term, which each row thus determines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _sighting = functools.partial(by_numbers, "OTHER-SINK-LOGIT")
 
 @dataclasses.dataclass(frozen=True)
 class _Denominators:
-    """(batch, heads, queries) in fp64: of keys alone, and what each row has beside them."""
+    """Numbers of which denominators are made, (batch, heads, queries) in fp64 if not said else."""
 
     got: torch.Tensor  # (batch, heads, queries, head_dim)
     truth: torch.Tensor
@@ -39,17 +39,17 @@ class _Denominators:
     scale: float
 
     def explained(self, term: torch.Tensor) -> bool:
-        """Whether `term` beside the sum of the keys gives what came out."""
+        """Whether `term` beside the sum over the keys explains the result."""
         return self.explained_by(self.of_keys / (1.0 + term * torch.exp(-self.lse))[..., None])
 
     def explained_by(self, made: torch.Tensor) -> bool:
-        """Whether `made` is what came out."""
+        """Whether `made` explains the result."""
         if not made.isfinite().all():
             return False
         return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
 
     def found(self) -> torch.Tensor:
-        """Return the term that each row has; NaN where it is too small to be read."""
+        """Return the term beside the keys in each row; NaN where it is too small to be read."""
         size = (self.of_keys * self.of_keys).sum(-1)
         factor = (self.got * self.of_keys).sum(-1) / size.clamp(min=1e-300)
         share = 1.0 - factor
@@ -71,7 +71,7 @@ def other_logit(wrong: Outputs) -> Sighting | None:
     scores = known.scores().masked_fill(~known.visible(), -math.inf)
     top, sinks = scores.amax(-1), known.sink_logits
     rows = _Denominators(got.double(), truth, alone["out"], alone["lse"], top, sinks, known.scale)
-    scores[..., 0] += sinks[:, None]  # some models change the share of one key by it
+    scores[..., 0] += sinks[:, None]  # as in models that give one key more weight by it
     if rows.explained_by(scores.softmax(-1) @ known.values()):
         return _sighting(variant="on_key_zero")
     for text, factor in _factors(rows):
@@ -88,7 +88,7 @@ def other_logit(wrong: Outputs) -> Sighting | None:
 
 
 def _factors(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return what may stand where out of the keys alone is multiplied by their share."""
+    """Yield factors, in words first, that may replace the keys' share of all weights."""
     sink = _whole(rows.sinks, rows.top)
     share, both = torch.sigmoid(rows.lse - sink), torch.logaddexp(rows.lse, sink)
     yield "the weight of the sink logit", 1.0 - share
@@ -97,7 +97,7 @@ def _factors(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return other terms, in words and (batch, heads, queries)."""
+    """Yield other terms: in words, and as numbers, (batch, heads, queries)."""
     sinks, top = rows.sinks, rows.top
     factors = {
         "exp(-sink_logits[h])": -1.0,
@@ -150,7 +150,7 @@ def _whole(of_heads: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _counted(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
-    """Say that exp(sink_logits[h]) counts once more with each tile that a row has seen."""
+    """Find exp(sink_logits[h]) that counts again with each tile of a row."""
     times = found / _whole(rows.sinks.exp(), found)
     known = ~found.isnan()
     near = times.round()
@@ -165,7 +165,7 @@ def _counted(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
 
 
 def _one_number(rows: _Denominators, found: torch.Tensor) -> Sighting | None:
-    """Say which number each head has, where it is one, or whose logit each row has."""
+    """Find one number in all rows of each head, or the heads whose logits rows use instead."""
     due, known = rows.sinks.exp(), ~found.isnan()
     owners = (found[..., None] - due).abs() <= _SAME * due  # (batch, heads, queries, owners)
     own = owners.diagonal(dim1=1, dim2=3).transpose(1, 2)  # (batch, heads, queries)

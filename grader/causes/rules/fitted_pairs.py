@@ -1,4 +1,4 @@
-"""Which pairs a wrong gradient adds up: heads of a group, or tiles of rows, left out or twice."""
+"""Finds heads of a group, or tiles of rows, that a wrong gradient leaves out or counts twice."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _MOST_HEADS = 32  # over all batches
 _MOST_COUNT = 4
 _EQUATIONS = 2  # and more for each unknown
 _SAME = 5e-2  # of a count
-_SHARE = 1e-3  # of a row: what has less is not told
+_SHARE = 1e-3  # of a row: the count of a part with less is not clear
 _ROWS = 24
-_FEWEST_ROWS = 4  # that are to have the same factors
+_FEWEST_ROWS = 4  # that must agree on the factors
 _ALIKE = 2e-2  # of two factors
 _SHOWN = 3
 
 
 def other_pairs(head: Head) -> Sighting | None:
-    """Query heads, or tiles of the rows that are summed over, count otherwise than once."""
+    """Find query heads, or tiles of the rows that are summed over, that do not count once."""
     heads, length = (head.probs.shape[0], head.probs.shape[1 if head.name != "dq" else 2])
     if head.name != "dq" and heads > 1:
         found = _of_counts(head, torch.eye(heads).repeat_interleave(length, 1) > 0, of_heads=True)
@@ -45,9 +45,9 @@ def other_pairs(head: Head) -> Sighting | None:
 
 
 def parts_of_dq(head: Head) -> Sighting | None:
-    """dq is the sum over keys of (P * dP) k less one of (P * delta) k, of which one is not whole.
+    """Find the one sum of dq, of (P * dP) k or of (P * delta) k, that lacks tiles or repeats them.
 
-    Or one of them is a sum of rows of another tensor: of v.
+    Or that sums up rows of v in place of k.
     """
     if head.name != "dq":
         return None
@@ -89,7 +89,7 @@ def _of_counts(
     rows = weights.transpose(0, 1).flatten(1)  # (rows, what is summed over)
     factor = {"dq": head.k, "dk": head.q.flatten(0, 1), "dv": head.dout.flatten(0, 1)}[head.name]
     wrong = (head.got - head.truth).norm(dim=-1)
-    # Of a row that is next to nothing, as dq of the first query, rounding is what is wrong.
+    # Rows close to 0, such as dq of the first query, may be wrong by rounding alone.
     least = torch.maximum(1e-2 * head.truth.norm(dim=-1), _SHARE * wrong.max())
     chosen = torch.nonzero(wrong > least).flatten()
     if not len(chosen) or len(groups) * _EQUATIONS > factor.shape[1]:
@@ -131,7 +131,7 @@ def _of_counts(
 def _shares(
     head: Head, groups: torch.Tensor, counts: torch.Tensor, of_heads: bool
 ) -> Sighting | None:
-    """Say that each group has a factor, the same in all rows; `counts` are (rows, groups)."""
+    """Find a factor for each group that is the same in all rows; `counts` are (rows, groups)."""
     known = ~counts.isnan()
     mean = counts.nanmean(0)
     off = (counts - mean).abs() > _ALIKE * mean.abs().clamp(min=_SAME)
@@ -140,7 +140,7 @@ def _shares(
         return None
     factors = mean[there]
     if float(factors.max() - factors.min()) < _SAME * float(factors.abs().max()):
-        return None  # one factor of all
+        return None  # one factor for all groups
     shown = [
         f"{_names(head, groups, torch.arange(len(groups)) == group, of_heads)}"
         f" {float(mean[group]):.3g} times"
@@ -164,7 +164,7 @@ def _names(head: Head, groups: torch.Tensor, which: torch.Tensor, of_heads: bool
 
 
 def other_heads(wrong: Outputs, head: Head) -> Sighting | None:
-    """Each query head gives its share whole, to a kv head that is not its own."""
+    """Find query heads whose whole share is added to a kv head that is not their own."""
     case = wrong.case
     heads = case.batch * case.num_q_heads
     if head.name == "dq" or not 1 < heads <= _MOST_HEADS:
@@ -182,7 +182,7 @@ def other_heads(wrong: Outputs, head: Head) -> Sighting | None:
     own[(first := head.batch * case.num_q_heads + head.first_head) : first + group] = True
     others = bool((counts[~own] != 0).any())
     if not others or bool((counts < 0).any()) or bool((counts > _MOST_COUNT).any()):
-        return None  # of its own group alone: the pairs are told
+        return None  # only heads of its own group: `other_pairs` names these
     got = _counted_heads(counts, case)
     return by_numbers(
         "GROUP-OF-OTHER-HEADS",
@@ -194,7 +194,7 @@ def other_heads(wrong: Outputs, head: Head) -> Sighting | None:
 
 
 def _of_heads(known: Known, head: Head) -> torch.Tensor:
-    """Return what each query head gives to the gradient, (batch, q heads, keys, columns)."""
+    """Return the share of each query head in the gradient, (batch, q heads, keys, columns)."""
     lse = attend(known)["lse"][..., None]
     weights = torch.exp(known.scores().masked_fill(~known.visible(), -float("inf")) - lse)
     rows = known.dout
@@ -205,7 +205,7 @@ def _of_heads(known: Known, head: Head) -> torch.Tensor:
 
 
 def _counted_heads(counts: torch.Tensor, case: Case) -> str:
-    """Name the heads that count, and how often those do that count more than once."""
+    """Name the heads that count, with the number of times if that is not one."""
     parts = []
     for batch, of_batch in enumerate(counts.unflatten(0, (case.batch, case.num_q_heads))):
         heads = [

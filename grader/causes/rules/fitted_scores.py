@@ -1,6 +1,6 @@
-"""Scores of wrong rows that are not softmax_scale times q k^T.
+"""Fits other scores than softmax_scale times q k^T to wrong rows.
 
-They may have another factor, or some tiles of them, or be summed over other columns of head_dim.
+Scores, or some tiles of them, may have another factor, or be sums over other columns of head_dim.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from grader.causes.rules.wrong_rows import TILES, Rows
 from grader.spec.cases import Case
 
 _SAME = 1e-2  # relative, of two scales
-_NAMES = 4  # of one number, at most: more say nothing
+_NAMES = 4  # of one number, at most: more do not help
 _OCTAVES = torch.arange(-10.0, 10.25, 0.25, dtype=torch.float64)
 _WIDTHS = (64, 32, 16)
 _LOG2E = 1.0 / math.log(2.0)
 
 
 def other_scale(case: Case, rows: Rows) -> Sighting | None:
-    """Scores may have another factor than they should: look for it over twenty octaves."""
+    """Find another factor of the scores, over twenty octaves."""
 
     def made(scale: torch.Tensor) -> torch.Tensor:
         scores = scale[:, None, None] * rows.scores
@@ -50,7 +50,7 @@ def other_scale(case: Case, rows: Rows) -> Sighting | None:
 
 
 def _name(case: Case, due: float, scale: float) -> str:
-    """Return what has the value of a scale in this case."""
+    """Name what has the value of a scale in this case."""
     log2e = 1.0 / math.log(2.0)
     lengths = {"head_dim": case.head_dim, "seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
     lengths |= {name: case.kwargs[name] for name in ("tile_q", "tile_k") if name in case.kwargs}
@@ -67,7 +67,7 @@ def _name(case: Case, due: float, scale: float) -> str:
 
 
 def other_columns(case: Case, rows: Rows) -> Sighting | None:
-    """Try the first and the last columns of each width, and the first ones repeated."""
+    """Find scores of the first or last columns of head_dim alone, or of the first ones repeated."""
     every = torch.arange(case.head_dim)
     for width in (w for w in _WIDTHS if w < case.head_dim):
         ends = {"": every[:width], "last": every[-width:], "repeated": every % width}
@@ -87,7 +87,7 @@ def other_columns(case: Case, rows: Rows) -> Sighting | None:
 
 
 def scale_of_some_tiles(rows: Rows) -> Sighting | None:
-    """Tiles in which every pair is visible have one factor, the tiles at the edges another."""
+    """Find another factor in the tiles whose pairs are all visible, or in the others alone."""
     if not rows.scale:
         return None
     factors = {
@@ -125,7 +125,7 @@ def scale_of_some_tiles(rows: Rows) -> Sighting | None:
 
 
 def _full(rows: Rows, tile_q: int, tile_k: int) -> torch.Tensor:
-    """Return of each pair whether every pair of its tile is visible, (queries, keys)."""
+    """Return for each pair whether every pair of its tile is visible, (queries, keys)."""
     queries, keys = rows.sees.shape
     padded = torch.nn.functional.pad(rows.sees, (0, -keys % tile_k))
     padded = torch.nn.functional.pad(padded, (0, 0, 0, -queries % tile_q), value=True)

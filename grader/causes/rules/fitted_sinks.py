@@ -1,4 +1,4 @@
-"""What the gradients of sinks are made of: those of sink tokens, and that of the sink logits."""
+"""Fits other sums to wrong gradients of sinks: of sink tokens, and of the sink logits."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Sum = Callable[[torch.Tensor], torch.Tensor]
 
 
 def far_pairs(case: Case, head: Head) -> Sighting | None:
-    """Pairs of a sink and a query beyond its window count otherwise than once in dk or dv.
+    """Find pairs of a sink and a query beyond its window that do not count once in dk or dv.
 
-    Or what they give is added to the wrong one of the two, or the queries of a chunk are left out.
+    Their share may also be added to the other of the two, or be left out in some tiles of queries.
     """
     window, sinks = case.kwargs.get("window_size"), case.kwargs.get("num_sink_tokens")
     if head.name == "dq" or not window or not sinks:
@@ -67,9 +67,9 @@ def far_pairs(case: Case, head: Head) -> Sighting | None:
 
 
 def logits(wrong: Outputs) -> Sighting | None:
-    """The gradient of the sink logits is another sum of terms, each a weight times a factor.
+    """Find another sum of terms, each a weight times a factor, that gives dsink_logits.
 
-    At most two parts of that differ from what is due, of one head one: more fit by chance.
+    At most two of its parts differ from the right ones, with one head one: more fit by chance.
     """
     grad, truth = wrong.got.get("dsink_logits"), wrong.expected.truth.get("dsink_logits")
     known = wrong.known
@@ -96,7 +96,7 @@ def logits(wrong: Outputs) -> Sighting | None:
 
 
 def _differing(at: tuple[int, ...]) -> int:
-    """Return how many parts of an expression are not the first of their kind, which is due."""
+    """Return how many parts of an expression are not the first of their kind, the right one."""
     return sum(map(bool, at))
 
 
@@ -142,7 +142,7 @@ def _sums(known: Known) -> dict[str, Sum]:
     }
     if known.seqlen_q < len(heads):
         del found["the sum of {} over batch and heads, at row h"]
-    if known.group_size > 1:  # what each head adds, at the place of another number
+    if known.group_size > 1:  # the sum of each head at the place of another one
         for name, place in (
             ("the sum of {} over a group, at the place of its kv head", known.kv_heads),
             ("the sum of {} at the place head % group_size", heads % known.group_size),
@@ -158,7 +158,7 @@ def _added_at(place: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
 
 
 def _numbers(known: Known) -> dict[str, float]:
-    """Return 1, and what a sum is multiplied by, by name: those below 0 begin with a minus."""
+    """Return factors of the sum by name, 1 first; names of negative ones begin with a minus."""
     scale = known.scale
     found = {"": 1.0, "softmax_scale times ": scale, "1/softmax_scale times ": 1.0 / (scale or 1.0)}
     found |= {"log2(e) times ": _LOG2E, "ln(2) times ": 1.0 / _LOG2E, "twice ": 2.0}

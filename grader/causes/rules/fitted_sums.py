@@ -1,7 +1,7 @@
-"""What a wrong row sum is made of: other rows, one number more, or columns counted otherwise.
+"""Fits other rows, one more number, or other counts of columns to wrong row sums.
 
-A fit has a number for each tile of columns, and twice as many rows or more to tell them from. It is
-asked when nothing else is known, about a few cases.
+A fit has one unknown for each tile of columns, and at least twice as many rows. Fits are tried on a
+few cases, when no other rule finds the cause.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _EQUATIONS = 2  # and more for each unknown
 _TILES = (4096, 2048, 1024, 512, 256, 128, 64, 32, 16)
 _SAME = 1e-2  # of two counts
 _MOST_COUNT = 64.0
-_SPANS = 4  # different counts, that a message names
+_SPANS = 4  # different counts that a message names, at most
 
 
 def fitted(wrong: Outputs) -> Sighting | None:
-    """Return what a wrong y is made of, if few numbers say it."""
+    """Return what a wrong y is made of, if a few fitted numbers explain it."""
     x, w = (wrong.inputs.all[name].double() for name in ("x", "w"))
     y, truth = wrong.got["y"].double(), wrong.expected.truth["y"]
     off = y - truth
@@ -40,11 +40,11 @@ def fitted(wrong: Outputs) -> Sighting | None:
 
 
 def _alike(y: torch.Tensor, truth: torch.Tensor) -> Sighting | None:
-    """All rows of y have one value, or all rows of a tile."""
+    """Find one value in all rows of y, or in all rows of each tile."""
     ends = torch.nonzero(y[1:] != y[:-1]).flatten() + 1
     if _FEWEST * (len(ends) + 1) > len(y) or bool((truth[1:] == truth[:-1]).any()):
         return None
-    if not bool(y.any()):  # then no column counts
+    if not bool(y.any()):  # `_columns` says that no column counts
         return None
     rows = int(ends[0]) if len(ends) else len(y)
     value, sums = float(y[0]), truth[:rows].sum()
@@ -62,7 +62,7 @@ def _alike(y: torch.Tensor, truth: torch.Tensor) -> Sighting | None:
 
 
 def _rows_of_others(y: torch.Tensor, expected: Expected) -> Sighting | None:
-    """Each row of y is the right sum, of another row."""
+    """Find rows of y that are the right sums of other rows."""
     truth = expected.truth["y"]
     nearest = (y.double()[:, None] - truth[None, :]).abs().argmin(1)
     own = torch.arange(len(y))
@@ -81,7 +81,7 @@ def _rows_of_others(y: torch.Tensor, expected: Expected) -> Sighting | None:
 
 
 def _one_number_more(x: torch.Tensor, off: torch.Tensor) -> Sighting | None:
-    """Every row of y is off by the same number."""
+    """Find one number by which every row of y is off."""
     more = float(off.mean())
     if float((off - more).norm()) > _UNEXPLAINED * float(off.norm()):
         return None
@@ -102,7 +102,7 @@ def _one_number_more(x: torch.Tensor, off: torch.Tensor) -> Sighting | None:
 
 
 def _columns(products: torch.Tensor, y: torch.Tensor, off: torch.Tensor) -> Sighting | None:
-    """Tiles of columns count more than once, or not at all."""
+    """Find tiles of columns that count more than once, or not at all."""
     rows, cols = products.shape
     for tile in _TILES:
         tiles = -(-cols // tile)
@@ -129,7 +129,7 @@ def as_read(
     got: dict[str, torch.Tensor],
     expected: Expected,
 ) -> Sighting | None:
-    """Say that each column counts in y as often as it was read, which is not once."""
+    """Find columns that count in y as often as they were read, which is not once."""
     if case.rows is None or "y" not in got:
         return None
     reads = torch.from_numpy(trace.arrays["visits"].sum(axis=0)).double()
@@ -149,7 +149,7 @@ def as_read(
 
 
 def _spans(counts: torch.Tensor, tile: int, cols: int) -> list[str]:
-    """Say which columns count otherwise than once, those alike together."""
+    """Name the columns that do not count once, those with the same count together."""
     spans = []
     left = (counts - 1.0).abs() > _SAME
     while left.any():

@@ -1,6 +1,6 @@
-"""P and delta of a wrong gradient, where they are something else.
+"""Fits another P or another delta to a wrong gradient.
 
-P may be another function of scores and lse, or of other pairs.
+P may be another function of scores and lse, or have another mask.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _SAME = 1e-2  # relative, of two vectors
 
 
 def other_weights(head: Head) -> Sighting | None:
-    """P is computed again from other scores, or with another lse: of those that fit the nearest."""
+    """Find another P, of other scores or another lse; of those that fit, the nearest."""
     best, least = None, math.inf
     for text, of_mask, probs in _candidates(head):
         weights = probs if head.name == "dv" else probs * (head.dprobs - head.delta[..., None])
         made = head.product(weights, {"dq": "k", "dk": "q", "dv": "dout"}[head.name])
         if not head.explained(made):
             continue
-        # Large rows decide what fits, and small ones what is nearest.
+        # Large rows decide what fits; all rows, relative to their size, decide what is nearest.
         off = (made - head.got).norm(dim=1) / head.got.norm(dim=1).clamp(min=1e-300)
         if (distance := float(off.clamp(max=1.0).sum())) < least:
             best, least = (text, of_mask), distance
@@ -38,7 +38,7 @@ def other_weights(head: Head) -> Sighting | None:
 
 
 def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Return other ways to compute P again: in words, what to do, and P."""
+    """Yield other ways to compute P: the formula, the mask in words, and P."""
     scores, lse, visible = head.scores, head.lse[..., None], head.visible
     seen = scores.masked_fill(~visible, -math.inf)
     units = {"S": 1.0, "S * log2(e)": _LOG2E, "S * ln(2)": 1.0 / _LOG2E, "q k^T": 1.0 / head.scale}
@@ -72,7 +72,7 @@ def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
     filled[", with P = 1 for hidden pairs"] = torch.where(visible, everything, 0.0)
     zeros = torch.where(visible, everything, -lse)
     for text, mask in masks_of(head):
-        if text:  # of all, or in tiles on the diagonal
+        if text:  # not the right mask
             where = text.replace("without the mask", "with S = 0 for hidden pairs")
             filled[where] = zeros.masked_fill(~mask, -math.inf)
     for of_mask, exponent in filled.items():
@@ -81,7 +81,7 @@ def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
 
 
 def masks_of(head: Head) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return what may be visible, and how it is told; first what is."""
+    """Yield masks of visible pairs, each after its words; the right one first."""
     yield "", head.visible
     yield ", without the mask", torch.ones_like(head.visible)
     queries, keys = head.visible.shape
@@ -92,12 +92,12 @@ def masks_of(head: Head) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def other_delta(head: Head) -> Sighting | None:
-    """P and dP are right, and what is subtracted is another number for each query."""
+    """Find other numbers than delta, one for each query, that are subtracted from a right dP."""
     if head.name == "dv":
         return None
     if head.name == "dk":
         return _by_name(head)
-    part = head.product(head.probs, "k")  # what delta of 1 gives, (queries, head_dim)
+    part = head.product(head.probs, "k")  # the share of a delta of 1, (queries, head_dim)
     whole = head.product(head.probs * head.dprobs, "k")
     size = (part * part).sum(-1)
     found = ((whole - head.got) * part).sum(-1) / size.clamp(min=1e-300)
@@ -119,7 +119,7 @@ def other_delta(head: Head) -> Sighting | None:
 
 
 def _by_name(head: Head) -> Sighting | None:
-    """The same of dk, to which all queries add: of what is known by name alone."""
+    """Try named deltas on dk: each of its rows sums up all queries, so that none is solved for."""
     for name, delta in _other_deltas(head).items():
         weights = head.probs * (head.dprobs - delta[..., None])
         if head.explained(head.product(weights, "q")):
@@ -128,7 +128,7 @@ def _by_name(head: Head) -> Sighting | None:
 
 
 def _other_deltas(head: Head) -> dict[str, torch.Tensor]:
-    """Return what may be taken for delta, (heads, queries), by name."""
+    """Return what may stand in place of delta, (heads, queries), by name."""
     dout, out, q = head.dout, head.out, head.q
     half = dout.shape[-1] // 2
     rolled = head.delta.roll(1, -1)

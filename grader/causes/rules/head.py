@@ -10,7 +10,7 @@ from grader.causes.outputs import Outputs, factors_of
 from reference.variants import attend
 from reference.variants_backward import row_delta
 
-NAMES = ("dv", "dq", "dk")  # dv is made of the least
+NAMES = ("dv", "dq", "dk")  # dv first, which depends on the fewest tensors
 TILES = (128, 64, 32, 16)
 _UNEXPLAINED = 1e-2  # of the error, at most
 _WRONG = 1e-3  # of the right gradient: less is rounding
@@ -51,12 +51,12 @@ class Head:
 
     @property
     def most(self) -> float:
-        """How much of what came out may be left unexplained."""
-        # Next to nothing is told apart from other such by its own size.
+        """The largest norm of a residual that a fit may leave."""
+        # A gradient near 0 must be explained relative to its own size.
         return _UNEXPLAINED * min(float((self.got - self.truth).norm()), float(self.got.norm()))
 
     def explained(self, made: torch.Tensor) -> bool:
-        """Whether `made` is what came out."""
+        """Whether `made` explains the gradient."""
         return float((made - self.got).norm()) <= self.most
 
     def term(self, name: str) -> torch.Tensor:
@@ -91,7 +91,7 @@ class Head:
         return (1.0 if self.name == "dv" else self.scale) * (weights.mT @ rows).sum(0)
 
     def solved(self, products: list[torch.Tensor]) -> list[float] | None:
-        """Return the numbers with which the products add up to what came out, if they do."""
+        """Return the factors with which the products add up to the gradient, None if none do."""
         if not all(0.0 < float(product.norm()) < float("inf") for product in products):
             return None
         parts = torch.stack([product.flatten() for product in products])
@@ -100,11 +100,11 @@ class Head:
 
 
 def head_of(name: str, wrong: Outputs) -> Head | None:
-    """Return the head of a gradient in which most is wrong; None where none is, by far."""
+    """Return the head of a gradient with the largest relative error, None if all are right."""
     grad, truth = wrong.got[name].double(), wrong.expected.truth[name]
     off = (grad - truth).norm(dim=(2, 3)) / truth.norm(dim=(2, 3)).clamp(min=1e-300)
     off = off.masked_fill(truth.norm(dim=(2, 3)) == 0.0, 0.0)
-    # What is 0 throughout says little of what it is made of.
+    # Prefer a head that is not 0 throughout: zeros do not show what they are made of.
     some = off.masked_fill((grad == 0.0).all(3).all(2), 0.0)
     off = some if float(some.max()) > _WRONG else off
     batch, head = divmod(int(off.argmax()), off.shape[1])

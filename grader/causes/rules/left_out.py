@@ -1,4 +1,4 @@
-"""Rows of queries and query heads that a product left out, or took in place of others."""
+"""Finds queries and query heads that a product leaves out, or counts in place of others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from grader.spec.cases import Case
 
 
 def is_uneven(counted: CountedPairs) -> bool:
-    """Whether other pairs of one query head of a group were taken than of another.
+    """Whether pairs that are missing or count twice differ between the query heads of a group.
 
-    Where loops begin and end does not depend on the head.
+    Bounds of loops do not explain that, as they do not depend on the head.
     """
     of_groups = (counted.twice.shape[0], -1, counted.group, *counted.twice.shape[2:])
     twice, missing = counted.twice.reshape(of_groups), counted.missing.reshape(of_groups)
@@ -37,7 +37,7 @@ def uneven(counted: CountedPairs) -> Sighting:
 
 
 def skipped_rows(counted: CountedPairs) -> Sighting | None:
-    """Rows inside a tile of queries that met no key: no loop over keys leaves out those alone."""
+    """Find queries that met no key, but whose tile did: no loop over keys skips those alone."""
     if counted.over_queries:
         return None
     shape, line = counted.trace.shape, line_of(counted.trace, "q") or counted.scores_line
@@ -66,12 +66,12 @@ def skipped_rows(counted: CountedPairs) -> Sighting | None:
             queries=query_range(nothing[batch, head]),
             head=head,
         )
-    most = counted.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # a tile may be of a group
+    most = counted.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # if a tile holds a group
     for batch, head in np.ndindex(counted.visited.shape[:2]):
         rows = np.flatnonzero(counted.visited[batch, head].any(-1))
         if not rows.size:
             continue
-        # The rows of its last tile that follow the last one: those of the next may begin anywhere.
+        # Gaps end at the latest with the tile of the last row: the next tile may begin anywhere.
         end = min(-(-(int(rows[-1]) + 1) // max(most, 1)) * most, shape.seqlen_q)
         around = np.append(rows, end)
         gaps = np.flatnonzero((np.diff(around) > 1) & (np.diff(around) <= most))
@@ -91,11 +91,11 @@ def skipped_rows(counted: CountedPairs) -> Sighting | None:
 
 
 def _all_loops_ran(counted: CountedPairs) -> bool:
-    """Whether tiles of queries were multiplied with keys as often as the rule asks for."""
+    """Whether tiles of queries were multiplied with keys as often as the mask requires."""
     if counted.product != "out":
-        return False  # those of the forward pass count as well
+        return False  # products of the forward pass would count as well
     dots = counted.trace.arrays["dots"]
-    # Of a tile of q that is masked entirely, nobody knows what its products are.
+    # The products of a tile of q whose load is masked entirely are not recognised: OTHER.
     of_scores = dots[np.isin(dots[:, DOT.index("product")], (SCORES, OTHER))]
     heads, (tile_q, tile_k) = counted.visited.shape[0] * counted.visited.shape[1], counted.tile
     by_keys = np.logical_or.reduceat(
@@ -107,9 +107,9 @@ def _all_loops_ran(counted: CountedPairs) -> bool:
 
 
 def odd_start(counted: CountedPairs, pairs: np.ndarray) -> str:
-    """Say where tiles of keys begin that do so at no multiple of their size, "" if they do not.
+    """Say at which key tiles begin that is no multiple of their size, "" if there is none.
 
-    Some kernels mean it, and mask every tile; where other bounds are multiples, a tile crosses one.
+    It is no mistake where every tile is masked; elsewhere such a tile may cross a mask's edge.
     """
     odd = first_odd_key(counted, pairs)
     return (
@@ -127,17 +127,17 @@ def first_odd_key(counted: CountedPairs, pairs: np.ndarray) -> int:
 
 
 def missing_heads(counted: CountedPairs) -> np.ndarray:
-    """Return of which query heads no pair was taken, (batch, q head)."""
+    """Return which query heads have no pair in a product, (batch, q head)."""
     return (counted.missing | ~counted.due).all(axis=(2, 3))
 
 
 def heads_never_taken(counted: CountedPairs) -> Sighting | None:
-    """Query heads that a gradient of kv heads gets nothing from."""
+    """Find query heads that add nothing to a gradient of kv heads."""
     heads = missing_heads(counted)
     if not heads.any() or heads.all():
         return None
     if not counted.over_queries or (heads.any(0) != heads.all(0)).any():
-        return None  # no sum over a group, or another head in each batch entry
+        return None  # no sum over a group, or heads that differ between batch entries
     more = ""
     again = counted.twice.any(axis=(0, 2, 3))
     if again.any():
@@ -156,7 +156,7 @@ def heads_never_taken(counted: CountedPairs) -> Sighting | None:
 
 
 def kernel_of_missing(case: Case, counted: CountedPairs) -> tuple[int, ...]:
-    """Return lines of the kernel whose pairs are missing: sinks, or the window, are its alone."""
+    """Return lines of the kernel that should count the missing pairs: all sinks, or all windows."""
     far, missing = before_the_window(case), counted.missing
     for side in (far, ~far):
         if not (missing & ~side).any():

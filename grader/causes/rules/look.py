@@ -1,4 +1,4 @@
-"""Asks the rules of all subjects, in order, what they saw in a traced call."""
+"""Applies the rules of all subjects to a traced call, in order of precedence."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
 
 
 def astray(case: Case, trace: Trace, names: tuple[str, ...]) -> Sighting | None:
-    """Return why accesses were outside of their tensors, of a call in which these were left out.
+    """Return why accesses of a call were outside of their tensors.
 
-    What is not read or stored in it says nothing; what is, does.
+    The call was traced without these accesses: only what it did read and store is evidence.
     """
     if case.rows is not None:
         return pointers.strides(case, trace) or rows.query_rows(case, trace)
@@ -47,7 +47,7 @@ def _of_attention(
     yield rows.query_rows(case, trace)
     yield pointers.strides(case, trace)
     yield placement.overwritten(case, trace, result)
-    yield placement.along_keys(trace, result)  # before what else a transposed tile looks like
+    yield placement.along_keys(trace, result)  # a transposed tile matches later rules as well
     yield sums.turned(case, trace)
     yield placement.apart(case, trace, result)
     yield pointers.heads(case, trace, result)
@@ -56,7 +56,7 @@ def _of_attention(
     yield pairs.nothing_visited(case, trace)
     yield sums.columns_apart(trace)
     yield sums.scores_left_out(trace)
-    # lse is made of the scores that out is made of.
+    # lse and out are made of the same scores.
     names = ["out" if name == "lse" else name for name in result.wrong]
     for name in dict.fromkeys(names):
         near = result.place if name == names[0] else None

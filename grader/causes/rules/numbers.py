@@ -1,4 +1,4 @@
-"""Where numbers became NaN, and where they lost digits."""
+"""Finds where numbers become NaN, lose digits, or leave the right running state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAKING_NAN = {1: "inf - inf", 2: "inf - inf", 3: "0 * inf", 4: "0 / 0 or inf / 
 
 
 def nan(trace: Trace) -> Sighting | None:
-    """A subtraction of equal infinities, or a division, where no other operation made a NaN."""
+    """Find a subtraction of equal infinities, or a division, if it alone makes NaN."""
     operation = trace.count(Counter.NAN_OPERATION)
     if trace.count(Counter.NAN_KINDS) == 1 and operation == _DIVISION:
         return None if trace.count(Counter.INFINITE_LINE) else Sighting("SUM-OUT-OF-RANGE")
@@ -29,7 +29,7 @@ def nan(trace: Trace) -> Sighting | None:
 
 
 def by_zero(trace: Trace) -> Sighting | None:
-    """A division by a sum to which nothing was added, where no NaN came into it."""
+    """Find a division by a sum of 0, to which nothing was added, if no NaN was made before."""
     line, before = trace.count(Counter.ZERO_LINE), trace.count(Counter.NAN_OPERATION)
     if not line or before not in (0, _DIVISION):
         return None
@@ -37,13 +37,13 @@ def by_zero(trace: Trace) -> Sighting | None:
 
 
 def unwritten(trace: Trace) -> Sighting | None:
-    """A load of what nobody has stored yet: all numbers that follow are made of it."""
+    """Find a load of memory before anything is stored there: all later numbers depend on it."""
     line = trace.count(Counter.UNWRITTEN_LINE)
     return Sighting("UNWRITTEN-READ", line) if line else None
 
 
 def first_nan(trace: Trace) -> tuple[int, str]:
-    """Return the line of the first NaN and what makes it there; 0 where several things do."""
+    """Return the line of the first NaN and what makes it; 0 if several operations make one."""
     if trace.count(Counter.NAN_KINDS) != 1:
         return 0, ""
     how = _MAKING_NAN.get(trace.count(Counter.NAN_OPERATION), "")
@@ -52,10 +52,11 @@ def first_nan(trace: Trace) -> tuple[int, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Rounding:
-    """A place that rounds to 16 bits, by its key in exact mode, and the outputs that suffer.
+    """A place that rounds to 16 bits, by its key in exact mode, and the outputs it makes wrong.
 
-    `name` is the student's for the numbers, `op` what makes them, or whether they are the operand
-    of a dot or stored alone. It makes the error `margin` times as large as may be, by itself.
+    `name` is the student's name of the numbers. `op` is the operation that makes them, or "dot" or
+    "store" if they are only multiplied by a dot, or stored. This rounding alone makes the error
+    `margin` times as large as allowed.
     """
 
     key: int
@@ -73,7 +74,7 @@ class Rounding:
 
     @property
     def computed(self) -> bool:
-        """Whether other numbers are computed from what was rounded, beside those of a dot."""
+        """Whether operations other than a dot compute with the rounded numbers."""
         return self.key > 0
 
     @property
@@ -95,8 +96,8 @@ class Rounding:
 def of_state(record: TraceRecord, role: str, *, in_unit: bool, located: bool) -> Sighting | None:
     """Say after which tile a role of the running state is first wrong, and at which line.
 
-    Or, of a maximum, that it is right in another unit than it is subtracted in. It is not `located`
-    there if what the line calls may be wrong as well.
+    With `in_unit`, that a maximum is right, but in another unit than it is subtracted in. It is not
+    `located` if a function that the line calls may be wrong instead.
     """
     part = record.parting
     if part is None or not part.lines:
@@ -123,7 +124,7 @@ def in_no_tile(record: TraceRecord, keys: str) -> Sighting:
 
 
 def rounded(case: Case, found: Rounding) -> Sighting:
-    """Say what a rounding is that alone makes a result wrong."""
+    """Name a rounding that alone makes a result wrong."""
     id = "ROUNDED-TO-16-BITS"
     if case.rows is not None:
         sums = {"arith.addf": "HALF-ACCUMULATED", "tt.reduce": "HALF-ACCUMULATED"}

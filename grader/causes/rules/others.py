@@ -1,6 +1,6 @@
-"""Which pairs a product took where no rule of the mask says it, and that there was none.
+"""Finds wrong pairs that no rule of the mask explains, and gradients without a product.
 
-And an option that is as large as 32 bits hold, to which a kernel adds a position.
+Also arguments that are exchanged, and options so large that adding a position overflows 32 bits.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _ROWS = {"out": "v", "dv": "dout", "dk": "q", "dq": "k"}
 
 
 def other_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
-    """Rows that took other pairs than are due: which ones, and which are, is all that is told."""
+    """Name the pairs of a row and those that are due, where no other rule explains them."""
     missing, extra = counted.missing, counted.extra
     wrong = missing | extra
-    # Where every weight is 0, numbers made them so and no mask: a scale of 0, or lse.
+    # Where every weight is 0, numbers made it so and no mask: a scale of 0, or lse.
     if not wrong.any() or counted.twice.any() or not counted.taken.any() or counted.drowned.any():
         return None
     if not extra.any() and counted.product != "out" and bool((missing | ~counted.due).all()):
@@ -61,11 +61,11 @@ def other_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
 
 
 def other_window(case: Case, counted: CountedPairs) -> Sighting | None:
-    """Rows that all took what another window, with so many sinks, would show them."""
+    """Find another window and number of sinks that explain the pairs of all rows."""
     if "window_size" not in case.kwargs or (counted.taken != counted.taken[:1, :1]).any():
         return None
     taken = counted.taken[0, 0]
-    hidden = np.flatnonzero(~taken[-1])  # what the last query did not take lies between the two
+    hidden = np.flatnonzero(~taken[-1])  # of the last query: between its sinks and its window
     if not hidden.size or not taken.any():
         return None
     window, sinks = len(taken) - 1 - int(hidden[-1]), int(hidden[0])
@@ -74,7 +74,7 @@ def other_window(case: Case, counted: CountedPairs) -> Sighting | None:
         return None
     due, due_sinks = case.kwargs["window_size"], case.kwargs.get("num_sink_tokens", 0)
     if window == min(due, len(taken)):
-        return None  # how many sinks are taken hangs on tiles as well
+        return None  # the number of sinks alone may depend on tiles
     of_sinks = [f", and of {n} sinks" if sinks or due_sinks else "" for n in (sinks, due_sinks)]
     return Sighting(
         "OTHER-WINDOW",
@@ -87,11 +87,11 @@ def other_window(case: Case, counted: CountedPairs) -> Sighting | None:
 
 
 def no_product(trace: Trace, result: Result) -> Sighting | None:
-    """A gradient that is wrong, and for which nothing was multiplied."""
+    """Find a wrong output for which nothing was multiplied."""
     products = set(trace.arrays["dots"][:, DOT.index("product")].tolist())
     if OTHER in products or SCORES not in products or trace.count(Counter.UNKNOWN_DOTS):
         return None
-    if result.nan and not result.computed_nan:  # what is never stored is not compiled either
+    if result.nan and not result.computed_nan:  # not stored, so that its product is not compiled
         return None
     for name in result.wrong:
         if name in PRODUCTS and PRODUCTS.index(name) not in products:
@@ -116,7 +116,7 @@ def exchanged(pair: Exchanged) -> Sighting:
 def limited(case: Case) -> Case | None:
     """Return the case with smaller options that mean the same; None where all are small.
 
-    Of a window, or of sinks, no query sees more than the sequence holds.
+    No query sees more keys of a window, or more sinks, than the sequence holds.
     """
     enough = 2 * max(case.seqlen_q, case.seqlen_k)
     options = tuple(

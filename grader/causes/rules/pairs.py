@@ -1,4 +1,4 @@
-"""Which pairs of a query and a key a product took."""
+"""Finds wrong pairs of a query and a key in a product, and the mask or loop that is at fault."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from grader.spec.cases import Case
 
 
 def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
-    """Programs that end before they have read a key."""
+    """Find programs that end before they have read a key."""
     read = {row["name"] for row in accesses(trace)}
     if read & {"k", "v"} or not trace.count(Counter.PROGRAMS):
         return None
     if trace.count(Counter.UNKNOWN_READS) or trace.count(Counter.UNKNOWN_DOTS):
-        return None  # keys in a form that is not recognised
+        return None  # keys may have been read in a form that is not recognised
     line, programs = trace.count(Counter.IDLE_LOOP_LINE), trace.count(Counter.PROGRAMS)
     return Sighting("KEYS-NEVER-VISITED", line, variant="nothing_read", programs=programs)
 
@@ -44,13 +44,13 @@ def mismatched(case: Case, counted: CountedPairs) -> Sighting | None:
     line = counted.trace.count(Counter.MISMATCHED_LINE)
     if counted.product == "out":
         moves = None if case.kwargs.get("num_sink_tokens") else _moves_otherwise(counted)
-        return moves or Sighting("K-AND-V-APART", line)  # from the sinks both move on by more
+        return moves or Sighting("K-AND-V-APART", line)  # behind sinks both may skip tiles
     pair = "k and of v" if counted.product == "dq" else "q and of dout"
     return Sighting("ROWS-APART", line, variant="of_a_product", pair=pair, product=counted.product)
 
 
 def _moves_otherwise(counted: CountedPairs) -> Sighting | None:
-    """Say which of K and V does not move by one tile where the other does."""
+    """Find the one of K and V that does not move by one tile, where the other does."""
     loads = [row for row in accesses(counted.trace) if row["name"] in ("k", "v")]
     moves = [row for row in loads if row["step"] != row["size"] * row["stride"]]
     if len(loads) != 2 or len(moves) != 1:
@@ -70,7 +70,7 @@ def _moves_otherwise(counted: CountedPairs) -> Sighting | None:
 
 
 def raised(case: Case, counted: CountedPairs) -> Sighting | None:
-    """Masked scores that a factor of 0 or below has unmasked."""
+    """Find masked scores that a factor of 0 or below unmasks."""
     if not counted.raised_line:
         return None
     return Sighting("MASKED-BEFORE-SCALED", counted.raised_line, located=True)
@@ -81,7 +81,7 @@ def padding(case: Case, counted: CountedPairs) -> Sighting | None:
         return None
     if case.seqlen_k % counted.tile[1] == 0:  # such lanes are no keys at all
         return None
-    if counted.extra.any():  # keys that are there take part as well: no mask of the end is at fault
+    if counted.extra.any():  # hidden keys count as well: the mask of the end is not at fault
         return None
     return Sighting(
         "PADDING-COUNTED",
@@ -92,7 +92,7 @@ def padding(case: Case, counted: CountedPairs) -> Sighting | None:
 
 
 def positions_in_the_tile(case: Case, counted: CountedPairs) -> Sighting | None:
-    """A causal mask that compares positions inside the tiles, or a key with a query."""
+    """Find a causal mask that compares positions inside the tiles, or is transposed."""
     if before_the_window(case).any() or counted.due.all() or counted.twice.any():
         return None
     wrong = counted.missing | counted.extra
@@ -118,7 +118,7 @@ def positions_in_the_tile(case: Case, counted: CountedPairs) -> Sighting | None:
 
 
 def by_tile_number(case: Case, counted: CountedPairs) -> Sighting | None:
-    """A mask in which positions count from the number of their tile, not from its first row."""
+    """Find a mask whose positions count from the number of their tile, not from its first row."""
     masked = (counted.masks > 0) & counted.visited
     if ((counted.missing | counted.extra) & ~masked).any() or counted.due.all():
         return None
@@ -140,7 +140,7 @@ def by_tile_number(case: Case, counted: CountedPairs) -> Sighting | None:
 
 
 def visible(case: Case, query: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Return whether keys at some positions are visible to queries at others, where not all are."""
+    """Return whether keys are visible to queries, by their positions, in a case with a mask."""
     window = case.kwargs.get("window_size", case.seqlen_q)
     sinks = case.kwargs.get("num_sink_tokens", 0)
     seen: np.ndarray = (key <= query) & ((query - key < window) | (key < sinks))
@@ -148,7 +148,7 @@ def visible(case: Case, query: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def inverted(case: Case, counted: CountedPairs) -> Sighting | None:
-    """A mask that hides what it should show and shows what it should hide."""
+    """Find a mask that hides what it should show and shows what it should hide."""
     masked = (counted.masks > 0) & counted.visited
     due = np.broadcast_to(counted.due, masked.shape)[masked]
     if not due.any() or due.all() or (counted.taken[masked] == due).any():
@@ -191,7 +191,7 @@ def twice(case: Case, counted: CountedPairs) -> Sighting | None:
     )
     if only_sinks and not of_sinks_alone and before != bool((counted.twice & ~left).any()):
         variant = "of_a_sink_before_the_window" if before else "of_a_sink_in_the_window"
-        # Of the sinks and of the window, by the pairs that each of them alone takes.
+        # The masks of the sinks and of the window, by the pairs that only one of them takes.
         masks = [counted.mask_of(counted.taken & ~counted.twice & side) for side in (left, ~left)]
         located = 0 not in masks and masks[0] != masks[1]
         first = again = masks[before] or again
@@ -248,7 +248,7 @@ def masked_but_shown(case: Case, counted: CountedPairs) -> Sighting | None:
 
 
 def not_aligned(case: Case, counted: CountedPairs) -> Sighting | None:
-    """Tiles that begin between two multiples of their size, and cross the edge of the mask."""
+    """Find tiles that begin between two multiples of their size, and cross the mask's edge."""
     extra, unseen = counted.extra, counted.missing & ~counted.visited
     if not extra.any() or (counted.masks[extra] > 0).any() or (counted.missing & ~unseen).any():
         return None
@@ -267,7 +267,7 @@ def not_aligned(case: Case, counted: CountedPairs) -> Sighting | None:
 def wrong_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
     missing, extra = counted.missing, counted.extra
     if missing.any() and extra.any():
-        return None  # more than one way to say it
+        return None  # `others.other_pairs` names both
     if extra.any():
         _, _, queries, keys = np.nonzero(extra)
         if (keys > queries).all():
@@ -376,7 +376,7 @@ def _missing(case: Case, counted: CountedPairs) -> Sighting | None:
 
 
 def _masked_for_another(case: Case, counted: CountedPairs) -> Sighting | None:
-    """Pairs of sinks that one loop hides from itself, as it should, and that no other visits."""
+    """Find pairs of sinks that one loop masks, as it should, and that no other loop visits."""
     far, missing = before_the_window(case), counted.missing
     number = int(np.bincount(counted.masked_at[missing], minlength=1).argmax())
     own = counted.masked_at == number

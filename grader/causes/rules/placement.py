@@ -1,4 +1,4 @@
-"""Rows that met though they are not the same, and results stored where others belong."""
+"""Finds rows that meet rows of another place, and results stored where others belong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from grader.spec.cases import Case
 
 
 def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
-    """An output whose rows are made of other rows of q, or of k."""
+    """Find an output whose rows are made of other rows of q, or of k."""
     wrong = [name for name in OUTPUTS if name in result.wrong]
     if {"dq", "dk", "dv"} & set(wrong):
         wrong.append(SCRATCH)
@@ -33,7 +33,7 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
             continue
         side = "k" if name in ("dk", "dv") else "q"
         if seen["place"] in _met_apart(trace, side):
-            continue  # of the rows that it is made of one belongs there: it is the other one's load
+            continue  # it is also made of a row in its place: the load of the other one is wrong
         shown = "lse or delta" if name == SCRATCH else name
         made, of = (_Row.of(case, side, int(seen[key])) for key in ("place", "row"))
         line = int(seen["line"])
@@ -56,23 +56,23 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
 
 
 def _met_apart(trace: Trace, side: str) -> set[int]:
-    """Return the rows of q or k, from 1, that met as the same one and are not."""
+    """Return the numbers, from 1, of two rows of q or k that met as if they were one row."""
     seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
     of_keys = TAGGED[seen["one"]] in ("k", "v")
     return {seen["row"], seen["other_row"]} - {0} if of_keys == (side == "k") else set()
 
 
 def _takes_rows_again(trace: Trace) -> bool:
-    """Whether each row of `out` is stored once, and some rows of q are taken by no program.
+    """Whether each row of `out` is stored once, though no program uses some rows of q.
 
-    Then it is not the stores that are misplaced.
+    Then the loads are misplaced, and not the stores.
     """
     once = bool((trace.arrays["stores"] == 1).all()) and not trace.count(Counter.STORED_TWICE)
     return once and not trace.arrays["visits"].any(axis=(0, 2)).all()
 
 
 def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
-    """A gradient to whose rows several programs of one launch store."""
+    """Find a gradient to whose rows several programs of one launch store."""
     for name, row in zip(GRADIENTS, trace.arrays["overwritten"].tolist(), strict=True):
         seen = dict(zip(OVERWRITTEN, row, strict=True))
         if name not in result.wrong or not seen["line"] or not seen["first"]:
@@ -99,7 +99,7 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
 
 
 def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
-    """Rows of one head or tile that meet lse, delta or dout of another."""
+    """Find rows of one head or tile that meet lse, delta or dout of another."""
     seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
     if not seen["row"] or not seen["other_row"]:
         return None
@@ -117,7 +117,7 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
         batch, kv_head = divmod(seen["kv_plane"] - 1, case.num_kv_heads)
         group = case.num_q_heads // case.num_kv_heads
         due = [row.batch == batch and row.head // group == kv_head for row in rows]
-        if due == [True, False]:  # what does not belong here is told first
+        if due == [True, False]:  # the message begins with the row that does not belong here
             names, rows, due = names[::-1], rows[::-1], due[::-1]
         if due == [False, True]:
             note = f"; k and v are of kv head {kv_head}{_of_batch(case, batch)}"
@@ -138,7 +138,7 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
 
 
 def along_keys(trace: Trace, result: Result) -> Sighting | None:
-    """One number per query that meets keys."""
+    """Find lse or delta, one number per query, that meets keys."""
     seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
     keys = TAGGED[seen["other"]]
     if not seen["row"] or not seen["other_row"] or TAGGED[seen["one"]] != STATISTIC:
@@ -148,7 +148,7 @@ def along_keys(trace: Trace, result: Result) -> Sighting | None:
     exchanged = _exchanged(trace, result, seen["line"])
     if exchanged is not None:
         return exchanged
-    down = seen["weights"] == 1  # keys are columns, so queries go down
+    down = seen["weights"] == 1  # keys are columns, so queries are rows
     return Sighting(
         "ALONG-THE-KEYS",
         seen["line"],
@@ -160,7 +160,7 @@ def along_keys(trace: Trace, result: Result) -> Sighting | None:
 
 
 def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
-    """Say that a kernel has k where it takes q, and q where it takes k.
+    """Find a kernel that reads k for q, and q for k.
 
     Its scores are transposed, so that lse meets keys, and it sums over the wrong rows as well.
     """
@@ -195,12 +195,12 @@ class _Row:
         return cls(batch, head, row, what, whole)
 
     def up_to(self, more: int) -> str:
-        """Say which rows these are, with so many after it."""
+        """Name this row and the `more` rows after it."""
         rows = f"rows {self.row}-{self.row + more}" if more > 0 else f"row {self.row}"
         return rows + self.whole.removeprefix(f"row {self.row}")
 
     def beside(self, other: _Row) -> str:
-        """Say in what it differs from another row."""
+        """Name what differs from another row: the batch, else the head, else the row."""
         if self.batch != other.batch:
             return f"batch {self.batch}"
         return f"{self.what} {self.head}" if self.head != other.head else f"row {self.row}"

@@ -1,4 +1,4 @@
-"""Which heads and strides accesses used, how pointers moved, and how they came outside."""
+"""Finds wrong heads, strides and steps of pointers, and why accesses are outside of a tensor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grader.spec.cases import Case
 def elsewhere(
     line: int, operand: str, q_head: int, there: tuple[int, int], due: tuple[int, int]
 ) -> Sighting:
-    """Say which batch and head of K or V a function of PyTorch took for a query head."""
+    """Name the wrong batch or head of K or V that a function of PyTorch used for a query head."""
     id = "WRONG-KV-HEAD" if there[0] == due[0] else "WRONG-BATCH"
     return Sighting(
         id,
@@ -54,7 +54,7 @@ def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
                     q_head=q_head,
                     wrong_head=wrong_head,
                 )
-            # A program of kv heads may have read the query head.
+            # In a backward pass, a program of the kv head may be the one that reads a wrong head.
             reads = "reads" if "out" in result.wrong else "is paired with"
             return Sighting(
                 "WRONG-KV-HEAD",
@@ -76,7 +76,7 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
     rows = accesses(trace)
     strides = {row["name"]: row["stride"] for row in rows}
     width = case.head_dim if case.rows is None else case.cols
-    # A tile may hold rows of several heads: then those of q and dout are both walked so.
+    # Where a tile holds rows of several heads, rows of q and of dout are apart by other strides.
     one_head = any(row["name"] == "q" and row["across"] == row["stride"] for row in rows)
     together = ("k", "v", "x", *(("dout",) if one_head else ()))
     for row in rows:
@@ -95,11 +95,11 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
         elif row["along"] == 0 != row["column_stride"] or (name == "w" and across == 0 != stride):
             variant = "of_one_column"
         elif across == 0 != stride and case.seqlen_q % row["size"] != 1 and name == "q":
-            variant = "of_one_row"  # no row that is clamped to the last
+            variant = "of_one_row"  # and no tile whose rows are all clamped to the last row
         elif across in (stride, 0) or row["along"] != row["column_stride"]:
             continue
         elif owners and row["misaligned"]:
-            variant = "of_another" if across != 1 else ""  # that a stride is 1 says nothing
+            variant = "of_another" if across != 1 else ""  # a stride of 1 is no tensor's own
         else:
             of_width = across == width and (row["misaligned"] or name in together)
             if not of_width and (name != "w" or across != 1):
@@ -119,7 +119,7 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
 
 
 def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sighting | None:
-    """A pointer that moves from tile to tile by as many rows of another tensor."""
+    """Find a pointer that moves from tile to tile by the row stride of another tensor."""
     for row in rows:
         name, step, size, stride = row["name"], row["step"], row["size"], row["stride"]
         owners = [o for o, own in strides.items() if step == size * own != size * stride]
@@ -139,7 +139,7 @@ def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sight
 
 
 def _between_rows(rows: list[dict[str, int]]) -> Sighting | None:
-    """A pointer whose tiles begin inside a row, though rows and columns are as far apart as due."""
+    """Find a pointer whose tiles begin inside a row, though the strides in a tile are right."""
     for row in rows:
         due = row["across"] == row["stride"] and row["along"] == row["column_stride"]
         if row["misaligned"] and due and row["size"] > 1 and row["name"] in ("q", "k", "v", "dout"):
@@ -149,9 +149,9 @@ def _between_rows(rows: list[dict[str, int]]) -> Sighting | None:
 
 
 def never_read(case: Case, trace: Trace) -> Sighting | None:
-    """q or k that no program reads, though tiles are multiplied: another input is read for it.
+    """Find q or k that no program reads though tiles are multiplied: another input replaces it.
 
-    Nor is v read where what is made of it goes nowhere: that is another mistake.
+    v may be unread because its product goes nowhere, which is another mistake.
     """
     lines: dict[str, set[int]] = {name: set() for name in ("q", "k", "v")}
     for row in accesses(trace):
@@ -165,7 +165,7 @@ def never_read(case: Case, trace: Trace) -> Sighting | None:
 
 
 def astray(case: Case, trace: Trace) -> Sighting | None:
-    """A pointer that is so far off that it reads another tensor, or what lies between rows."""
+    """Find a pointer so far off that it reads another tensor, or what lies between rows."""
     line, number = trace.count(Counter.ASTRAY_LINE), trace.count(Counter.ASTRAY)
     if not line or not 0 <= number < len(OPERANDS):
         return None
@@ -174,7 +174,7 @@ def astray(case: Case, trace: Trace) -> Sighting | None:
 
 
 def heads_apart(case: Case, trace: Trace) -> Sighting | None:
-    """A product of the weights of one head with the rows of another."""
+    """Find a product of the weights of one head with the rows of another."""
     line, number = trace.count(Counter.HEADS_APART_LINE), trace.count(Counter.HEADS_APART)
     if not line or not 0 <= number < len(OPERANDS):
         return None
@@ -183,7 +183,7 @@ def heads_apart(case: Case, trace: Trace) -> Sighting | None:
 
 
 def pointers(case: Case, counted: CountedPairs) -> Sighting | None:
-    """A pointer that stands still between tiles, or moves by rows and not by their stride."""
+    """Find a pointer that stands still between tiles, or moves by rows without their stride."""
     if not counted.missing.any() and not counted.trace.count(Counter.MISMATCHED):
         return None
     for row in repeated(counted.trace, "k", "v"):
@@ -207,7 +207,7 @@ def pointers(case: Case, counted: CountedPairs) -> Sighting | None:
 
 
 def outside(how: str, line: int, of: str) -> Sighting | None:
-    """Return the cause of an access of a pointer that was outside in a way of `Outside`."""
+    """Return the cause of an access outside of its tensor; `how` is a value of `Outside`."""
     if how == Outside.EDGE:
         return Sighting("EDGE-NOT-MASKED", line, pointer=of)
     if how == Outside.BLOCK:

@@ -1,4 +1,4 @@
-"""Which rows, heads and elements of x the programs took on."""
+"""Finds rows, heads and elements of x that programs leave out or use more than once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grader.spec.cases import Case
 
 
 def query_rows(case: Case, trace: Trace) -> Sighting | None:
-    """Which program stores which rows of out."""
+    """Find rows of the output that no program stores, or that several store differently."""
     stores, programs = trace.arrays["stores"], trace.arrays["programs"]
     if not trace.count(Counter.PROGRAMS) and trace.count(Counter.LAUNCHES):
         return Sighting("EMPTY-GRID", of_grid=True)
@@ -22,7 +22,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         return None
     out, length = ("out", case.seqlen_q) if case.rows is None else ("y", case.rows)
     nobody = (stores == 0).reshape(-1, length)
-    # Rows that are computed twice, by indices that wrap around, are right if they are alike.
+    # Rows that are computed twice, as indices wrap around, do no harm if the results are equal.
     harm = nobody.any() or trace.count(Counter.STORED_OTHERWISE) > 0
     twice = trace.count(Counter.STORED_TWICE) > 0 and harm
     line = int(programs[0][7])
@@ -30,7 +30,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
     tile = max(1, int(sizes.max()))
     heads = nobody.all(axis=1)
     ran = trace.count(Counter.PROGRAMS) if trace.count(Counter.LAUNCHES) == 1 else 0
-    enough = ran >= heads.size * -(-length // tile)  # what is wrong is in the kernel
+    enough = ran >= heads.size * -(-length // tile)  # then the kernel is wrong, and not the grid
     if twice:
         for axis in (1, 2, 3):
             order = programs[programs[:, axis].argsort(kind="stable")]
@@ -69,7 +69,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         rest[:, partial:] = True
         if 0 < partial < length and (nobody == rest).all() and (firsts % tile == 0).all():
             return _last_rows(out, tile, length)
-        # Where all rows of a tile are stored, what follows on it is in none, and hidden by no mask.
+        # Rows right behind a tile that is stored whole are in no tile, and no mask hides them.
         loaded = {row["size"] for row in accesses(trace) if row["name"] in ("q", "x")}
         behind = firsts[sizes == tile] + tile
         apart = loaded == {tile} and bool(nobody.any(0)[behind[behind < length]].all())
@@ -92,7 +92,7 @@ def _nothing_stored(trace: Trace) -> Sighting | None:
 
 
 def rows_of_gradient(case: Case, counted: CountedPairs, result: Result) -> Sighting | None:
-    """The last rows of a gradient, which are left as they were and for which nothing was read."""
+    """Find the last rows of a gradient, if nothing is stored to them and nothing read for them."""
     if counted.product not in GRADIENTS or not result.nan:
         return None
     axis, tile = (2, counted.tile[1]) if counted.over_queries else (3, counted.tile[0])
@@ -121,13 +121,13 @@ def _last_rows(name: str, tile: int, length: int) -> Sighting:
 
 
 def _planes(hit: np.ndarray, case: Case) -> str:
-    """Name query heads; over all batches, where there are several, in order."""
+    """Name query heads, by batch * num_q_heads + head where there are several batches."""
     what = "query head" if case.batch == 1 else "batch * num_q_heads + head"
     return f"{what}{'s' if hit.sum() > 1 and case.batch == 1 else ''} {ranges(hit)}"
 
 
 def _rows_of_one(hit: np.ndarray, case: Case) -> str:
-    """Name the rows of the first head that has such, and the head, "" where none has."""
+    """Name the hit rows of the first head that has any, and that head; "" if none has."""
     heads = np.flatnonzero(hit.any(axis=1))
     if not heads.size:
         return ""
@@ -155,7 +155,7 @@ def _two_programs(programs: np.ndarray, case: Case, heads: int) -> str:
 
 
 def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
-    """Which elements of x were read, and how its pointer moves."""
+    """Find elements of x that are not read once, or a pointer to x that stands still."""
     reads = trace.arrays["visits"].sum(axis=0, dtype=np.int64)
     if (reads == 1).all():
         return None
@@ -190,7 +190,7 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
 
 
 def elements_of_w(case: Case, trace: Trace) -> Sighting | None:
-    """A pointer to w that stays where it is while the one to x moves."""
+    """Find a pointer to w that stands still while the one to x moves."""
     reads = trace.arrays["visits"].sum(axis=0, dtype=np.int64)
     for row in repeated(trace, "w"):
         if row["step"] == 0 and row["size"] < case.cols and (reads == 1).all():
@@ -206,11 +206,11 @@ def elements_of_w(case: Case, trace: Trace) -> Sighting | None:
 
 
 def _nothing_read(trace: Trace) -> Sighting | None:
-    """Programs that end before they have read x."""
+    """Find programs that end before they have read x."""
     programs = trace.count(Counter.PROGRAMS)
     if not programs or trace.count(Counter.UNKNOWN_READS):
         return None
-    if line_of(trace, "w"):  # in columns that exist, for rows that exist
+    if line_of(trace, "w"):  # its loop over columns did run
         return Sighting("INPUT-NEVER-READ", name="x", others="w")
     text = f"{programs} program{'s' if programs > 1 else ''}"
     return Sighting("COLUMNS-NEVER-READ", variant="none_read", programs=text)

@@ -14,21 +14,21 @@ from grader.checks.correctness import find_differences
 from grader.spec.cases import Case
 from reference import mistakes_for
 
-_FEWEST = 16  # elements: of one or two any number is a factor
-_NEXT_TO_NOTHING = 1e-4  # a factor of which nothing is left to compare
-_NOTHING = 1e-12  # the same of a row, which rounding leaves as it is
-# Of the named factors; a sum over 16 or more elements rounded to 11 bits is nearer than that.
+_FEWEST = 16  # elements: one or two always have some factor
+_NEXT_TO_NOTHING = 1e-4  # a factor that leaves nothing to compare
+_NOTHING = 1e-12  # the same for a factor of one row
+# Relative distance to a named factor; one fitted to 16 or more elements of 11 bits is nearer.
 _ALIKE = 1e-3
-_PLAIN = 0.1  # how far from once delta counts otherwise
-_ANY = 5e-3  # how far from not at all: a mean over head_dim is near that
-_OF_PLAIN = 0.2  # of that distance, which may be left unexplained
-_LEFT_OVER = 0.02  # of what came out: a small factor hides more than that in the tolerance
+_PLAIN = 0.1  # how near to 1 or -1 a factor of delta counts as that
+_ANY = 5e-3  # least distance of a factor from 0, which the 1/head_dim of a mean is near
+_OF_PLAIN = 0.2  # of the distance of a factor from 0, 1 and -1, that may be left unexplained
+_LEFT_OVER = 0.02  # of the result: with a small factor, the tolerance would hide more than that
 _UNEXPLAINED_LSE = 1e-3  # of the error, where three factors are fitted to it
-_UNEXPLAINED = 0.25  # of the error, which a factor takes away: rounding shifts the mean as well
+_UNEXPLAINED = 0.25  # of the error, at most: rounding shifts the mean, too, and looks like a factor
 
 
 def of_numbers(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
-    """Return what the numbers of a result, of which the outputs `names` are wrong, say alone."""
+    """Return the mistake that numbers alone show, in a result whose outputs `names` are wrong."""
     return (
         infinite(wrong, names)
         or scaled(wrong, names)
@@ -61,10 +61,10 @@ def scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
 
 
 def infinite(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
-    """Say that lse is infinite everywhere, or at the number that stands for -inf.
+    """Find an lse that is everywhere -inf, or the number that stands for it: no state was updated.
 
-    A state that never changes gives that. Of the rows of a matrix also where lse is infinite or
-    NaN: of others NaN was seen as it came.
+    In problems on rows of a matrix +inf and NaN count as well; in attention, a trace shows where
+    NaN began.
     """
     lse, truth = wrong.got.get("lse"), wrong.expected.truth.get("lse")
     if "lse" not in names or not truth.isfinite().all():
@@ -77,7 +77,7 @@ def infinite(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
 
 
 def other_products(wrong: Outputs) -> Sighting | None:
-    """Say of which products of x and w, or of which of the two alone, y is the sum."""
+    """Find the terms that y sums up in place of x * w: other products, or x or w alone."""
     if wrong.case.rows is None or "y" not in wrong.got or wrong.case.rows < _FEWEST:
         return None
     if not {"x", "w"} <= wrong.inputs.all.keys():  # of another problem on rows
@@ -90,7 +90,7 @@ def other_products(wrong: Outputs) -> Sighting | None:
     factors = factors_of(torch.stack([*sums.values()]), y, _LEFT_OVER * float((y - truth).norm()))
     if factors is None:
         return None
-    if (factors - factors.round()).abs().max() > _LEFT_OVER:  # a number of no meaning
+    if (factors - factors.round()).abs().max() > _LEFT_OVER:  # only whole factors mean something
         return None
     terms = zip(factors.tolist(), sums, strict=True)
     made = [_times(factor) + name for factor, name in terms if abs(factor) > _LEFT_OVER]
@@ -98,7 +98,7 @@ def other_products(wrong: Outputs) -> Sighting | None:
 
 
 def other_lse(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
-    """Return by which factors lse is made of the maximum of a row, its sum and their logarithm."""
+    """Find factors with which lse is made of a row's maximum, its sum, and the sum's logarithm."""
     lse, truth = wrong.got.get("lse"), wrong.expected.truth.get("lse")
     if names != ("lse",) or wrong.case.rows is not None or not lse.isfinite().all():
         return None
@@ -119,9 +119,9 @@ def other_lse(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
 
 
 def _times(factor: float, scale: float = 0.0) -> str:
-    """Return the factor before a name, by its own name where it has one."""
+    """Return a factor as text to write before a term, by name where it has one."""
     named = {"": 1.0, "ln(2) * ": math.log(2.0), "log2(e) * ": 1.0 / math.log(2.0)}
-    if scale:  # of a maximum that nobody scaled, in one unit or the other
+    if scale:  # of a maximum of unscaled scores, in either unit
         named |= {f"1 / softmax_scale * {name}": value / scale for name, value in named.items()}
     near = (name for name, v in named.items() if abs(abs(factor) - v) < _ALIKE * v)
     found = next(near, None)
@@ -129,7 +129,7 @@ def _times(factor: float, scale: float = 0.0) -> str:
 
 
 def rows_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
-    """Say that each row of `out` is right but for a factor, another one in another row."""
+    """Find rows of `out` that are right but for a factor, which differs from row to row."""
     if names[0] != "out":
         return None
     out, truth = wrong.got["out"].double(), wrong.expected.truth["out"]
@@ -150,7 +150,7 @@ def rows_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
 
 
 def _one_term(wrong: Outputs, factors: torch.Tensor) -> float | None:
-    """Return what the sum of the weights holds beside them where that is one number in all rows."""
+    """Return the extra term in the sum of the weights, if it is one number in all rows."""
     known = wrong.known
     sums = known.scores().masked_fill(~known.visible(), -math.inf).exp().sum(-1)
     shares, per_term = 1.0 / factors - 1.0, 1.0 / sums
@@ -161,7 +161,7 @@ def _one_term(wrong: Outputs, factors: torch.Tensor) -> float | None:
 
 
 def delta_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
-    """Return how often delta counts in dS, where gradients are right but for that."""
+    """Find a factor of delta in dS but for which the wrong gradients are right."""
     without = next((m for m in mistakes_for(wrong.problem_id) if m.id == "DELTA-MISSING"), None)
     if without is None or not set(names) <= {"dq", "dk"}:
         return None
@@ -189,7 +189,7 @@ def delta_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
 
 
 def _words(case: Case, factor: float) -> str:
-    """Return the factor, and what has that value in this case; several things may have."""
+    """Return a factor as text, with the names of all that has this value in the case."""
     named: dict[str, float] = {}
     if case.rows is None:
         scale = case.kwargs.get("softmax_scale") or 1.0 / math.sqrt(case.head_dim)

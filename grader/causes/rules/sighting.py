@@ -1,4 +1,4 @@
-"""What a sighting is, and how sightings speak of accesses and keys."""
+"""Defines a sighting, and the words in which sightings describe accesses and keys."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _SIDES = {"branch+after": "branch+before", "branch+before": "branch+after"}
 
 
 class Sighting:
-    """A cause that was seen: `id` without the problem's prefix, and where.
+    """A mistake that was seen: its `id` without the problem's prefix, and where it shows.
 
     Its text is in grader/spec/causes, in the form `variant`, with `figures` in its fields.
 
-    `line` is where it shows. Only where that is also where the mistake lies (`located`) is its step
-    known: a loop shows what is wrong with limits that were computed elsewhere. `traced`: what the
-    kernels did was seen, not only what came out. `of_grid`: programs are too few or too many, which
-    looks different at different sizes. `outright`: it says more than a known mistake of the same
-    numbers; a `symptom` says less than any other, and may follow of many mistakes. `pointer` is the
-    name of one, where no figure is. `through` are lines of the kernel in which it shows, where
-    several share the line; `part` is what of the line may be wrong, where more is known than of all
-    with this id.
+    `line` is where it shows. Its step is known only if the mistake lies there too (`located`): a
+    loop shows wrong limits that were computed elsewhere. `traced`: the judge saw what the kernels
+    did, and not only the result. `of_grid`: there are too few or too many programs, which looks
+    different at different sizes. `outright`: it is surer than a known mistake of the same numbers.
+    A `symptom` is less sure than any other sighting, as many mistakes lead to it. `pointer` names a
+    pointer that no figure names. `through` are lines of the kernel in which it shows, where several
+    kernels share the line. `part` is what may be wrong in the line, if that is not what the entry
+    of the id says.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class Sighting:
 
     @functools.cached_property
     def spot(self) -> Spot:
-        """Where it shows: of which part, its table in grader/spec/causes says."""
+        """Where it shows; its entry in grader/spec/causes says in which part of the line."""
         part = self._part if not self.located or self._part == "mask" else ""
-        if self.variant.startswith("of_queries"):  # the loop is over these, and keys end it
+        if self.variant.startswith("of_queries"):  # a loop over queries ends at the other side
             part = _SIDES.get(part, part)
         named = self.pointer or self.figures.get("operand") or self.figures.get("name") or ""
         return Spot(self.line, self.located, part, str(named), self.through)
 
     @property
     def family(self) -> str:
-        """What sightings of one mistake have in common."""
+        """The key that sightings of one mistake share."""
         return "grid" if self.of_grid else self.id
 
     @property
@@ -80,17 +80,17 @@ class Sighting:
         return Kind.PROVED if self.outright else Kind.SEEN if self.traced else Kind.NUMBERS
 
 
-# What is known by the numbers of a result alone.
+# A sighting that rests on the numbers of a result alone.
 by_numbers = functools.partial(Sighting, traced=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What is wrong with a call: names of outputs, whether one holds NaN, whether all are close.
+    """Names of the wrong outputs of a call, whether one holds NaN, and whether all are close.
 
     `computed_nan`: one holds NaN that was computed, and did not lie in memory before the call.
-    Close is a wrong result that rounding can explain: an error of a few hundredths of the values.
-    `place` is batch, head and row of the worst element of the first output, None of one without.
+    `close`: rounding can explain the errors, which are a few hundredths of the values. `place` is
+    batch, head and row of the worst element of the first output, None if it has no such axes.
     """
 
     wrong: tuple[str, ...]
@@ -101,19 +101,19 @@ class Result:
 
 
 def accesses(trace: Trace) -> list[dict[str, Any]]:
-    """Return the accesses by the columns of `ACCESS`, and the `name` of what each reads."""
+    """Return the accesses with the columns of `ACCESS` and the `name` of the operand."""
     rows = [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
     return [{"name": OPERANDS[row["operand"] - 1], **row} for row in rows]
 
 
 def repeated(trace: Trace, *names: str) -> list[dict[str, Any]]:
-    """Return the accesses of some operands that programs make more than once each."""
+    """Return the accesses of the operands `names` that programs make more than once each."""
     rows = [row for row in accesses(trace) if row["count"] > row["programs"]]
     return [row for row in rows if row["name"] in names]
 
 
 def line_of(trace: Trace, operand: str) -> int:
-    """Return the first line that reads an operand; 0 if several kernels do: of which is it?"""
+    """Return the first line that reads an operand; 0 if several kernels read it, or none."""
     rows = [row for row in accesses(trace) if row["name"] == operand]
     return rows[0]["line"] if len({row["kernel"] for row in rows}) == 1 else 0
 
@@ -127,12 +127,12 @@ def query_range(queries: np.ndarray) -> str:
 
 
 def visible_to(counted: CountedPairs) -> str:
-    """Say what goes wrong to the row of a result: keys for a query, or queries for a key."""
+    """Name what a row of the result should count: keys of a query, or queries of a key."""
     return "queries that see the key" if counted.over_queries else "visible keys"
 
 
 def one_row(counted: CountedPairs, pairs: np.ndarray, verb: str) -> str:
-    """Tell of one row of the result: "query 3 of head 0 counted keys 4-7", or a key's queries."""
+    """Describe one row of the result: "query 3 of head 0 counted keys 4-7", or a key's queries."""
     batch, head, query, key = counted.example(pairs)
     if counted.over_queries:
         queries = query_range(pairs[batch, head, :, key])
@@ -141,7 +141,7 @@ def one_row(counted: CountedPairs, pairs: np.ndarray, verb: str) -> str:
 
 
 def one_example(counted: CountedPairs) -> str:
-    """Tell of one row that has lost pairs, or of one that counts others."""
+    """Describe one row with missing pairs or, where none are missing, one with extra pairs."""
     if counted.missing.any():
         return one_row(counted, counted.missing, "never counted")
     return one_row(counted, counted.extra, "counted")

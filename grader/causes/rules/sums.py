@@ -1,4 +1,4 @@
-"""How products became sums: over which axis, and whether each round's was added."""
+"""Finds products that are summed over a wrong axis, or are dropped, doubled or exchanged."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ def doubled(case: Case, counted: CountedPairs) -> Sighting | None:
 
 
 def at_line(trace: Trace, counter: Counter) -> Sighting | None:
-    """A line that only a mistake has.
+    """Return the mistake of which a counter has a line.
 
-    A tile that is not transposed, a maximum or a sum over queries, or weights that are no
-    exponential of a number below 0.
+    A tile that is not transposed, a maximum or a sum over queries, or infinite weights.
     """
     line = trace.count(counter)
     id = {
@@ -47,7 +46,7 @@ def scores_left_out(trace: Trace) -> Sighting | None:
 
 
 def columns_apart(trace: Trace) -> Sighting | None:
-    """Parts of head_dim that do not belong together."""
+    """Find a dot over head_dim, or a stored product, whose tiles begin at different columns."""
     for row, variant in zip(trace.arrays["columns"].tolist(), ("", "stored"), strict=True):
         seen = dict(zip(COLUMNS, row, strict=True))
         if seen["line"]:
@@ -71,7 +70,7 @@ def turned(case: Case, trace: Trace) -> Sighting | None:
     return Sighting(
         "WEIGHTS-NOT-TRANSPOSED",
         line,
-        located=values != "v",  # of scores of k and q, in that order, the same is seen
+        located=values != "v",  # scores of k and q in that order look the same
         values=values,
         axis=axis,
         rows=rows,
@@ -90,7 +89,7 @@ def mixed(case: Case, trace: Trace) -> Sighting | None:
 
 
 def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
-    """A gradient to which a product was stored that belongs to another."""
+    """Find an output to which the product of another one was stored."""
     stored = {
         name: (PRODUCTS[int(product) - 1], int(line))
         for name, (product, line) in zip(PRODUCTS, trace.arrays["stored_products"], strict=True)
@@ -99,12 +98,12 @@ def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
     lines = trace.arrays["stored_products"][:, 1].tolist()
     for name, (product, line) in stored.items():
         if name in (other for other, _ in stored.values()):
-            continue  # they are exchanged
+            continue  # two outputs are exchanged
         factor, due = _FACTORS[product], _FACTORS[name]
         return Sighting(
             "WRONG-PRODUCT",
             line,
-            # What is made of the same tensors is right, and this is no result of another output.
+            # Certain where no other output is wrong, and no other product is stored by the line.
             located=name != "out" and result.wrong == (name,) and lines.count(line) == 1,
             variant="of_out" if name == "out" else "",
             pointer=due if name == "out" else "",

@@ -1,4 +1,4 @@
-"""Some wrong rows of out of one head, and how much groups of keys count in them."""
+"""Chooses some wrong rows of out of one head, and finds how much groups of keys count in them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from grader.causes.outputs import Outputs, factors_of
 
 _UNEXPLAINED = 1e-2  # of the error of the rows, at most
 _OF_COLUMN = 1e-3  # of the error of the worst column: less is rounding
-_ROWS = 24  # of one head, that a fit looks at
-_SHARE = 1e-3  # of the weights of a row: what has less is not told
+_ROWS = 24  # of one head, at most, in a fit
+_SHARE = 1e-3  # of the weights of a row: the count of a group with less is not clear
 _EQUATIONS = 2  # and more for each unknown
 TILES = (128, 64, 32, 16)
 
@@ -36,23 +36,23 @@ class Rows:
 
     @property
     def weights(self) -> torch.Tensor:
-        """The right weights; those of hidden keys are what they would be beside them."""
+        """The right weights; those of hidden keys are relative to the sum of the visible ones."""
         return torch.exp(self.scale * self.scores - self.lse)
 
     @property
     def wrong_columns(self) -> torch.Tensor:
-        """The columns of out in which something is wrong, by number."""
+        """The numbers of the wrong columns of out."""
         off = (self.got - self.truth).norm(dim=0)
         return torch.nonzero(off > _OF_COLUMN * off.max()).flatten()
 
     def of_columns(self, columns: torch.Tensor) -> Rows:
-        """Return the same with some columns of out alone."""
+        """Return the same rows with some columns of out alone."""
         got, truth, values = self.got, self.truth, self.values
         cut = (tensor[:, columns] for tensor in (got, truth, values))
         return dataclasses.replace(self, **dict(zip(("got", "truth", "values"), cut, strict=True)))
 
     def explained(self, made: torch.Tensor) -> bool:
-        """Whether `made` is what came out."""
+        """Whether `made` explains the wrong rows."""
         return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
 
 
@@ -93,10 +93,10 @@ def wrong_rows(wrong: Outputs) -> Rows | None:
 
 
 def counts_of(rows: Rows, groups: torch.Tensor) -> torch.Tensor | None:
-    """Return how much each group of keys counts in each row: 1 as it should.
+    """Return the factor with which each group of keys counts in each row, which should be 1.
 
-    Args: groups: (groups, keys) or (rows, groups, keys), bool. NaN where too little hangs on it;
-    None where the rows are not made of the groups.
+    Args: groups: (groups, keys) or (rows, groups, keys), bool. The factor is NaN where a group has
+    too little weight; the result is None where no factors explain the rows.
     """
     parts = (rows.weights[:, None, :] * groups) @ rows.values  # (rows, groups, head_dim)
     share = (rows.weights[:, None, :] * groups).sum(-1)

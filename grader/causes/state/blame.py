@@ -16,7 +16,7 @@ from grader.source.loops import nodes_of
 from grader.source.origins import returned_from
 from grader.source.submission import Source
 
-_CLOSE = 5e-2  # of a number: what is made otherwise is further off
+_CLOSE = 5e-2  # relative; numbers that are made otherwise differ by more
 _LEAST = 1e-30
 
 
@@ -26,16 +26,16 @@ def lines_to_blame(
 ) -> list[int]:
     """Return the lines that make the first wrong variable behind the `wrong` ones, in a round.
 
-    A variable that is made of right ones is made wrongly; where one that it is made of is none of
-    the numbers that an online softmax has, that one is.
+    A wrong variable that is made of right ones is made wrongly. If it is made of a variable that
+    holds none of the numbers of an online softmax, that one is wrong, and is traced back in turn.
     """
     tree, loop = source.tree, int(rounds.column("loop")[r])
     held = {v.name.partition("[")[0]: v for v in _held(rounds) if v.present[r]}
-    # What is made anew in a round and is the maximum of those before it is none.
+    # The maximum from before the round is right in a carried variable, not in one made anew.
     known = {anew: list(_right(compared, r, anew=anew)) for anew in (False, True)}
     seen, found = set(wrong), list[int]()
     suspects, exist = set(wrong), compared.oracle.rows
-    # Of a name what it was set to last: before that it may have had another value for a while.
+    # The value of a name is from the last line that sets it, whatever it held before.
     while tree is not None and (
         lines := sorted({_set_at(tree, loop, name) for name in suspects} - {0})
     ):
@@ -45,7 +45,7 @@ def lines_to_blame(
         suspects = {
             name
             for name, of in values.items()
-            # What a line reads before it is set is that of the round before, which is right.
+            # A carried name that is read before it is set has the right value of the round before.
             if (not held[name].carried or _set_at(tree, loop, name) < max(lines))
             and not _is_among(of, known[not held[name].carried], exist)
             and not _is_of_tile(of, compared, r)
@@ -60,9 +60,9 @@ def _set_at(tree: ast.Module, loop: int, name: str) -> int:
 def _in_called(
     tree: ast.Module, line: int, held: Mapping[str, Variable], r: int, exist: np.ndarray
 ) -> int:
-    """Return where a function of the file makes what it returns to a line, of right arguments.
+    """Return the line in a called function that makes what `line` assigns, else `line`.
 
-    What it returns as it is passed is as wrong as that.
+    A function that returns an argument unchanged does not make it.
     """
     assigns = [n for n in nodes_of(tree, ast.Assign) if n.lineno == line]
     calls = [n for n in assigns if hasattr(getattr(n.value, "func", None), "id")]
@@ -86,7 +86,7 @@ def _read_at(tree: ast.Module, lines: list[int]) -> set[str]:
 
 
 def _right(compared: Compared, r: int, *, anew: bool) -> Iterator[np.ndarray]:
-    """Yield what an online softmax holds in a round: numbers of the queries, and rows of them."""
+    """Yield what an online softmax may hold in a round: a number or a row for each query."""
     now = compared.oracle.states[r]
     old = compared.oracle.states[r - 1] if r else None
     largest = np.where(np.isfinite(now.largest), now.largest, 0.0)
@@ -100,14 +100,14 @@ def _right(compared: Compared, r: int, *, anew: bool) -> Iterator[np.ndarray]:
     scale = abs(compared.oracle.scale) or 1.0
     for unit in (1.0, 1.0 / LN_2, 1.0 / scale):
         yield unit * now.largest
-        if old is not None and not anew:  # what is infinite says little
+        if old is not None and not anew:  # the -inf before the first round says little
             yield unit * before
     yield from (rescale, total, total - earlier, earlier, np.exp(np.log(earlier) - np.log(rescale)))
     yield from (sums, sums - others, others, now.out)
 
 
 def _is_of_tile(values: np.ndarray, compared: Compared, r: int) -> bool:
-    """Whether values are largest scores of a tile: with those before, they are those so far."""
+    """Whether values are the largest scores of a tile: with earlier ones, the largest so far."""
     now, exist = compared.oracle.states[r].largest, compared.oracle.rows
     before = compared.oracle.states[r - 1].largest if r else np.full_like(now, -np.inf)
     if values.shape != now.shape:
@@ -117,7 +117,7 @@ def _is_of_tile(values: np.ndarray, compared: Compared, r: int) -> bool:
 
 
 def _is_among(values: np.ndarray, known: list[np.ndarray], exist: np.ndarray) -> bool:
-    """Whether values are those of one of these, in all rows that exist."""
+    """Whether values are those of one array of `known`, in all rows that exist."""
     alike = (one for one in known if one.shape == values.shape)
     close = {"rtol": _CLOSE, "atol": _LEAST, "equal_nan": True}
     return any(bool(np.isclose(values[exist], one[exist], **close).all()) for one in alike)

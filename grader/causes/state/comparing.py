@@ -1,7 +1,7 @@
 """Compares a program's rounds with the reference: where they diverge, and what is known.
 
-Nothing is said to be wrong in rows that are right in the end: whatever a kernel keeps there, it is
-a convention that this room does not know.
+Rows whose result is right are not called wrong: what a kernel holds there follows a convention that
+this package does not know.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ROLES = ("maximum", "sum", "accumulator")
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The first round after which the state is wrong, and the roles that are, in order.
+    """The first round after which the state is wrong, and the wrong roles, in order.
 
-    `factor` is by what the maximum is too large in all rows, None where it is not that; `in_unit`
-    says whether it is right in another unit than it is subtracted in.
+    `factor` says how many times the maximum is too large, if it is the same in all rows; `in_unit`
+    says whether the maximum is right in another unit than it is subtracted in.
     """
 
     round: int
@@ -38,7 +38,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """What became of each round.
+    """How the state after each round compares with the reference.
 
     `roles` are by loop, in the order of `Rounds.column("segment")`. `status` says by round and role
     whether the state agrees, None where it is not compared. `why_not` says why there may be no
@@ -65,7 +65,7 @@ class Compared:
 def compare(
     problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool
 ) -> Compared:
-    """Compare rounds with the reference; they may part where a result of the queries is `wrong`."""
+    """Compare rounds with the reference; `part` is None unless the queries' result is `wrong`."""
     oracle = oracle_of(problem_id, case, inputs, rounds)
     segments = rounds.column("segment")
     tolerance = TOLERANCES[case.dtype]
@@ -113,10 +113,10 @@ def _status(role: Role | None, r: int, rounds: Rounds, *, incomparable: bool) ->
 def _part(
     rounds: Rounds, roles: Sequence[Roles], status: Sequence[dict[str, bool | None]]
 ) -> Part | None:
-    """Return the first round in which the sum or the accumulator is wrong, or what led there.
+    """Return the first round with a wrong sum or accumulator, or with the maximum that led to it.
 
     A maximum that is not the largest score does no harm as long as sum and accumulator are
-    relative to it; one that is too small may, later on, and so may one that is far too large.
+    relative to it; if it is too small, or far too large, it may do harm later.
     """
     segments = rounds.column("segment")
     behind = [r for r, s in enumerate(status) if s["sum"] is False or s["accumulator"] is False]
@@ -143,7 +143,7 @@ def _part(
 
 
 def _is_no_number(roles: Roles, r: int, status: dict[str, bool | None]) -> bool:
-    """Whether a maximum is infinite, or NaN, where it is wrong, and nothing made of it is known."""
+    """Whether a wrong maximum is infinite or NaN, and no other role agrees."""
     role = roles.maximum
     if role is None or status["maximum"] is not False or any(status[n] for n in ROLES):
         return False
@@ -153,7 +153,7 @@ def _is_no_number(roles: Roles, r: int, status: dict[str, bool | None]) -> bool:
 
 
 def _harms(roles: Roles, r: int) -> bool:
-    """Whether a maximum that does not agree is too small, no number, far off, or in no unit."""
+    """Whether a maximum that does not agree is too small, NaN, far too large or in a wrong unit."""
     role = roles.maximum
     if role is None:
         return False

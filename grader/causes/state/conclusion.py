@@ -1,4 +1,4 @@
-"""What a trace comes to, in a sentence, and what else is to be known of it."""
+"""Sums up a trace in a sentence, with notes to it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NAMES = {"maximum": "running maximum", "sum": "running sum", "accumulator": "ac
 
 @dataclasses.dataclass(frozen=True)
 class Conclusion:
-    """A sentence and notes to it. `is_known`: where the results of the queries go wrong.
+    """A sentence and notes to it; `is_known`: it says where the results of the queries go wrong.
 
-    `why_not` says in a few words why that is not known, "" where it is, or nothing is wrong;
-    `never` which keys alone are missing, where nothing else is wrong.
+    `why_not` says in a few words why that is not known, "" if it is, or if nothing is wrong;
+    `never` names the keys that are missing, if nothing else is wrong.
     """
 
     text: str
@@ -40,7 +40,7 @@ def conclusion_of(
     failed: bool,
     wrong: bool,
 ) -> Conclusion:
-    """Return what the rounds of a program come to."""
+    """Return the conclusion from the rounds of a program."""
     notes = _notes(rounds, compared)
     never = _never(rounds, compared, trace) if wrong else None
     shown = trace.count(Counter.SHOWN_LINE) if trace is not None and wrong else 0
@@ -84,7 +84,7 @@ def _why_not_known(rounds: Rounds, compared: Compared) -> str:
 def _without_parting(
     rounds: Rounds, compared: Compared, never: str | None, *, wrong: bool
 ) -> tuple[str, bool]:
-    """Return the sentence where the state parts nowhere, and whether it says what is wrong."""
+    """Return the sentence for a state that diverges nowhere, and whether it says what is wrong."""
     tiles = f"after each of the {len(rounds)} tiles" if len(rounds) > 1 else "after its one tile"
     if compared.agrees_throughout and not rounds.more:
         agrees = f"the state agrees with the reference {tiles}"
@@ -107,7 +107,7 @@ def _without_parting(
 
 
 def is_odd(rounds: Rounds, compared: Compared, r: int) -> bool:
-    """Whether a round took part in a way that no right kernel does."""
+    """Whether a round takes wrong pairs, or tiles of other heads or rows."""
     oracle = compared.oracle
     return oracle.pairs.any_in(r) or oracle.other_head == r or bool(rounds.column("mixed")[r])
 
@@ -146,7 +146,7 @@ def _notes(rounds: Rounds, compared: Compared) -> list[str]:
 
 
 def _never(rounds: Rounds, compared: Compared, trace: Trace | None) -> str | None:
-    """Say which visible keys no tile held, and no other program took either."""
+    """Name the visible keys that no tile held, and that no other program counted either."""
     never = compared.oracle.never
     if rounds.more or (trace is None and rounds.kernel) or not never.any():
         return None

@@ -1,8 +1,8 @@
 """Finds the running maximum, sum and accumulator among a kernel's variables, by what they hold.
 
-They are told by the pairs that the kernel took, right or wrong, and compared with those that are
-due. A variable whose numbers fit nothing from the first round on is known by its name, by the
-products it is made of, or because no other is left, and only if one alone is.
+The pairs that the kernel took, right or wrong, identify a variable; the pairs that are due say
+whether it is right. A variable that fits nothing from the first round on is identified by its name,
+by the products in it, or because no other is left, and only if it is the only such variable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LIKELY = 0.03  # how far from a unit a maximum in it may be: the units are furt
 
 
 def find_roles(rounds: Rounds, oracle: Oracle, where: Sequence[int], tolerance: float) -> Roles:
-    """Return what the variables of the rounds `where`, which lie in one loop, are for."""
+    """Return the roles of variables in the rounds `where`, which lie in one loop."""
     met = [np.array([np.isfinite(s.lse) for s in of]) for of in (oracle.own, oracle.states)]
     strayed = met[0] & ~met[1]
     true = Measure(oracle.states, oracle.rows, strayed, oracle.scale, tolerance)
@@ -40,7 +40,7 @@ def find_roles(rounds: Rounds, oracle: Oracle, where: Sequence[int], tolerance: 
 
 
 def _compared(roles: Roles, measure: Measure) -> Roles:
-    """Return the roles as they compare with the states of `measure`."""
+    """Return the same roles, compared with the states of `measure`."""
     reference = roles.reference
     maximum, total, acc = roles.maximum, roles.sum, roles.accumulator
     if maximum is not None:
@@ -62,7 +62,7 @@ class _Finder:
     measure: Measure
 
     def find(self) -> Roles:
-        """Find all that can be found."""
+        """Return all roles that can be identified."""
         roles = self._maximum()
         maximum = roles.maximum
         vectors = [v for v in self.rounds.vectors if maximum is None or v is not maximum.variable]
@@ -82,12 +82,12 @@ class _Finder:
         if best.sum is None and (other := self._in_another_unit(best, vectors)):
             best = other
         elif best.sum is None and best.factor is None and best.unit not in (None, *_SCALED):
-            # Scores that nobody scaled are in this unit too, and then it is a wrong one.
+            # The scores may not be scaled at all by mistake: then the unit itself is wrong.
             maximum = dataclasses.replace(maximum, comparable=False)
             best = dataclasses.replace(best, maximum=maximum)
         maximum, reference = best.maximum, best.reference
         if reference is None and maximum is not None and best.unit is not None:
-            # By a maximum in no unit nothing is to be measured: by the true one, then.
+            # Nothing can be relative to a maximum in no unit: use the true maximum.
             reference = readings[-2] if best.factor is not None else readings[0]
         total, acc = best.sum, best.accumulator
         if reference is not None:
@@ -97,9 +97,9 @@ class _Finder:
         return dataclasses.replace(best, sum=total, accumulator=acc, reference=reference, good=good)
 
     def _in_another_unit(self, roles: Roles, vectors: Sequence[Variable]) -> Roles | None:
-        """Return the roles where the kernel subtracts its maximum in a unit that it is not in.
+        """Return the roles if the kernel subtracts its maximum in another unit than it is in.
 
-        Weights that underflow for that reason tell as much as those that are left.
+        Weights that underflow for that reason are as good evidence as those that do not.
         """
         unit, first, maximum = roles.unit, self.where[0], roles.maximum
         if unit is None or maximum is None or roles.factor is not None:
@@ -115,10 +115,10 @@ class _Finder:
         return None
 
     def _best(self, roles: Iterable[Role]) -> Role | None:
-        """Return the role that agrees longest, a carried one first.
+        """Return the role that agrees for most rounds; of equals, one with a carried variable.
 
-        What is made anew in each round is the state only if it agrees in all: the sum of a tile is
-        the running sum in the first.
+        A variable that is made anew in each round must agree in all rounds: in the first one, the
+        sum of a tile is the running sum as well.
         """
         found, most = None, (0, False)
         for role in roles:
@@ -141,7 +141,7 @@ class _Finder:
         return best if most else self._off_by_a_factor() or self._called_maximum()
 
     def _ratios(self, variable: Variable) -> np.ndarray:
-        """Return what a vector is, over the largest scaled score, where that is no chance."""
+        """Return a vector over the largest scaled scores; nothing if rows are too few."""
         first = self.where[0]
         largest = self.measure.states[first].largest
         rows = self.measure.rows & np.isfinite(largest) & (np.abs(largest) > 1e-6)
@@ -176,9 +176,9 @@ class _Finder:
         return Roles(dataclasses.replace(role, known=Known.NAME, comparable=comparable), unit=unit)
 
     def _readings(self, maximum: Role | None, unit: float | None) -> list[Reference]:
-        """Return what the kernel may subtract from scaled scores: its maximum, in some unit.
+        """Return what may be subtracted from scaled scores: in each unit the kernel's maximum.
 
-        Else the true maximum, or nothing.
+        Then the true maximum, and nothing.
         """
         found: list[Reference] = []
         if maximum is not None:
@@ -201,7 +201,7 @@ class _Finder:
         return dataclasses.replace(self.measure.sum(variable, reference), known=known)
 
     def _made_of_products(self, reference: Reference) -> Role | None:
-        """Return the one matrix that is made of products with V, called so, or the only one."""
+        """Return the accumulator: by products with V, by its name, or as the only matrix."""
         matrices, known = self.rounds.matrices, Known.PRODUCTS
         variable = self._only(v for v in matrices if v.of_products)
         if variable is None:

@@ -1,4 +1,4 @@
-"""The oracle of a walk over keys: online softmax over the tiles that a program visited, in fp64.
+"""Computes the right states of a program: online softmax over the tiles that it visited, in fp64.
 
 A pair of a query and a key is due where the key is visible. It counts from the first round in which
 the kernel takes it; one that no round takes counts from the last round that holds its key.
@@ -22,11 +22,11 @@ _UNDERFLOWS = 80.0  # exp of a score so far below the largest may be 0 in fp32
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What is true of the queries of a tile after a round; arrays by query.
+    """The right state of the queries of a tile after a round; arrays by query.
 
     `largest` is the largest scaled score of the keys that count so far, -inf without one; `held`
-    that of all keys of the tiles so far, visible or not. `lse` and `out` are over the former,
-    `magnitude` is `out` with the absolute values of v.
+    that of all keys of the tiles so far, visible or not. `lse` and `out` are over the keys that
+    count, `magnitude` is `out` with the absolute values of v.
     """
 
     largest: np.ndarray
@@ -38,7 +38,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Pairs of a query of the tile and a key that went wrong, boolean, (rounds, queries, keys).
+    """Wrong pairs of a query of the tile and a key, boolean, (rounds, queries, keys).
 
     `extra` were taken though not due, `again` a second time; `lost` are due and were never taken.
     `padding` counts by round the pairs of a query and a lane past the last key that were taken.
@@ -50,17 +50,17 @@ class Pairs:
     padding: np.ndarray
 
     def any_in(self, r: int) -> bool:
-        """Whether some went wrong in a round."""
+        """Whether any pair is wrong in a round."""
         wrong = (self.extra, self.again, self.lost, self.padding)
         return any(bool(pairs[r].any()) for pairs in wrong)
 
 
 @dataclasses.dataclass(frozen=True)
 class Oracle:
-    """The states after each round, and which pairs went wrong in it.
+    """The right state after each round, and the wrong pairs of each round.
 
     `own` are the states of the pairs that the kernel took, due or not, as often as it took them:
-    what it keeps is to be told by these. `rows` says which queries of the tile exist. `positions`
+    they identify its variables. `rows` says which queries of the tile exist. `positions`
     holds the keys of each round by their number in the sequence, -1 for none. `other_head` is the
     first round whose keys are of another kv head than the queries', None without one. `never` are
     the keys that are due, (queries, keys), and that no round holds. `unknown` are the queries whose
@@ -80,7 +80,7 @@ class Oracle:
 
 
 def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Oracle:
-    """Return what is true of the rounds of a program."""
+    """Return the right states and the wrong pairs of the rounds of a program."""
     q, k, v = (inputs.tensors[name].double().numpy() for name in ("q", "k", "v"))
     rows, ids = rounds.queries >= 0, np.maximum(rounds.queries, 0)
     planes, places = ids // case.seqlen_q, ids % case.seqlen_q
@@ -122,7 +122,7 @@ def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Or
     saw = (rounds.column("products") > 0)[:, None, None]
     padding = (rounds.taken & (rounds.keys < 0)[:, None, :] & rows[:, None]).sum(axis=(1, 2))
     lost = reached & ~took & saw
-    if not rounds.kernel:  # of PyTorch a weight of 0 is all that is seen of some masks
+    if not rounds.kernel:  # a weight of 0 is all that the judge sees of some masks in PyTorch
         top = np.where(due, scores, -np.inf).max(axis=1, keepdims=True)
         lost &= scores > top - _UNDERFLOWS
     pairs = Pairs(took & ~due, took & due & earlier, lost, padding)
@@ -151,7 +151,7 @@ def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Or
 
 
 def _has_nan(rounds: Rounds, r: int) -> np.ndarray:
-    """Return in which rows something that a program carries is NaN after a round."""
+    """Return the rows in which a carried variable is NaN after a round."""
     held = [of.values[r] for of in (*rounds.vectors, *rounds.matrices) if of.carried]
     nan = [np.isnan(values).reshape(len(values), -1).any(1) for values in held]
     return functools.reduce(np.logical_or, nan, np.zeros(len(rounds.queries), bool))
@@ -169,7 +169,7 @@ def _counts_from(due: np.ndarray, held: np.ndarray, took: np.ndarray) -> np.ndar
 def _state(
     scores: np.ndarray, times: np.ndarray, held: np.ndarray, values: np.ndarray, planes: np.ndarray
 ) -> State:
-    """Return the state of pairs that count `times`, of keys of which some are `held`."""
+    """Return the state of pairs that count `times` each; the tiles so far have the keys `held`."""
     visible = np.where(times > 0, scores, -np.inf)
     largest = visible.max(axis=1)
     safe = np.where(np.isfinite(largest), largest, 0.0)

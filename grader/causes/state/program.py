@@ -29,10 +29,10 @@ Ids = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Called:
-    """One case, called: its inputs, the reference, what came of it, and where that is wrong.
+    """A case and its call: inputs, reference, evidence, and where the results are wrong.
 
-    `number` is that of the case in its check, from 1; `failure` is how a call ended that did not
-    come back with results.
+    `number` is that of the case in its check, from 1; `failure` is how a call ended that returned
+    no results.
     """
 
     problem: Problem
@@ -49,16 +49,16 @@ class Called:
 
     @property
     def place(self) -> str:
-        """The case as it is named: "window:2"."""
+        """The name of the case, such as "window:2"."""
         return f"{self.check.id}:{self.number}"
 
     def to_follow(self, program: Ids | None = None) -> RoundsShape:
-        """Return what another call has to follow: a program, or the one of the worst element."""
+        """Return what another call has to follow: `program`, or that of the worst element."""
         lines = self.source.num_lines
         return RoundsShape.of(self.case, lines, row=self._worst()[0], program=program)
 
     def report(self, followed: CallEvidence, program: Ids | None = None) -> ProgramReport:
-        """Compare what was seen in the call that followed a program with the oracle."""
+        """Compare the evidence of the call that followed a program with the oracle."""
         problem, case, rounds = self.problem, self.case, followed.rounds
         failure = self.failure or outcome.of_call(followed, problem.signature)
         record = TraceRecord(
@@ -113,8 +113,8 @@ class Called:
     def _worst(self) -> tuple[int, int]:
         """Return the row of q, over batch and heads, of the worst element, and its column.
 
-        Where all is right: the last query. Where nothing came back, -1: that of the program that
-        ran last is not known.
+        The last query where all is right; -1 where nothing came back, as the row of the program
+        that ran last is not known.
         """
         if self.failure is not None:
             return -1, 0
@@ -136,11 +136,11 @@ class Called:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramReport:
-    """The record of a program. `is_known`: why its results are wrong, or where that happens.
+    """The record of a program. `is_known`: why its results are wrong, or where they go wrong.
 
-    `why_not` says why neither is known of wrong results; `part` is where they went wrong, `never`
-    which keys alone are missing, `pairs` which ones a function of PyTorch took there that it must
-    not: of kernels all are seen.
+    `why_not` says why neither is known of wrong results. `part` is where they go wrong, `never`
+    names the missing keys if nothing else is wrong, and `pairs` the wrong pairs of that tile if a
+    function of PyTorch computes it: a trace shows those of kernels.
     """
 
     record: TraceRecord
@@ -152,7 +152,7 @@ class ProgramReport:
 
 
 def of_unknown(report: ProgramReport) -> TraceRecord:
-    """Return the record of a program of which nothing is known, with the reason."""
+    """Return the record of a program with the reason why nothing is known as its conclusion."""
     return _with(
         report.record, conclusion=f"where it goes wrong is not known, for {report.why_not}"
     )
@@ -161,7 +161,7 @@ def of_unknown(report: ProgramReport) -> TraceRecord:
 def trimmed(record: TraceRecord) -> TraceRecord:
     """Return a record with few rounds: the first, the last, and those nearest to the parting.
 
-    Where nothing parts, those nearest to the first of which there is a fact to tell.
+    Without a parting, those nearest to the first round with a fact.
     """
     rounds = record.rounds
     with_facts = next((r.number for r in rounds if r.facts), 1)

@@ -18,7 +18,7 @@ from grader.spec.cases import Case
 from grader.spec.trace_record import Parting, Program, Shown, SourceLine, TileRound
 
 _CORNER = (2, 4)  # rows and columns of an accumulator that are shown
-_MOST_OTHERS = 4  # variables that are shown though nobody knows what they are for
+_MOST_OTHERS = 4  # variables of unknown role that are shown
 _WORDS = {
     "maximum": "the largest score of the visible keys so far",
     "sum": "the sum of the weights of the visible keys so far",
@@ -40,7 +40,7 @@ class Corner:
 
     @classmethod
     def of(cls, case: Case, rounds: Rounds, compared: Compared, worst: tuple[int, int]) -> Corner:
-        """Choose them at the worst wrong element, or where the state parts if it is not there."""
+        """Choose them at the worst element, or where the state diverges if that is elsewhere."""
         exist = np.flatnonzero(rounds.queries >= 0)
         at = np.flatnonzero(rounds.queries == worst[0])
         row, column = int(at[0]) if at.size else int(exist[0]), worst[1]
@@ -85,7 +85,7 @@ def rounds_of(
     *,
     wrong: bool,
 ) -> tuple[TileRound, ...]:
-    """Return what is shown of each round; facts are there where the result is wrong."""
+    """Return what a record shows of each round, with facts if the result is wrong."""
     tiles = []
     for r in range(len(rounds)):
         shown: list[Shown] = []
@@ -139,7 +139,7 @@ def _numbers(
     corner: Corner,
     wanted: np.ndarray | None = None,
 ) -> list[Shown]:
-    """Return the numbers of the corner: of a vector in one entry, of a matrix one for each row."""
+    """Return the numbers of the corner: one entry for a vector, one a row for a matrix."""
     values, rows = variable.values[r], list(corner.rows)
     if values.ndim == 1:
         return [_pair(variable.name, None, values[rows], None if wanted is None else wanted[rows])]
@@ -172,9 +172,9 @@ def _pair(name: str, query: int | None, yours: np.ndarray, wanted: np.ndarray | 
 
 
 def _facts(rounds: Rounds, compared: Compared, r: int, row: int) -> list[str]:
-    """Say which pairs went wrong in a round, and what else is plainly not as it has to be.
+    """Name the wrong pairs of a round, and tiles of other heads or rows.
 
-    The example is of the row that is shown, if it has one.
+    The example is of the row that is shown, if it has wrong pairs.
     """
     oracle, facts = compared.oracle, []
     seqlen_k = oracle.never.shape[1]
@@ -252,7 +252,7 @@ def _lines(
         return source_lines(source, products)
     if pairs.again[r].any():
         return source_lines(source, [products[0], mask])
-    if pairs.any_in(r) and (mask or rounds.kernel):  # of PyTorch a weight of 0 may be no mask
+    if pairs.any_in(r) and (mask or rounds.kernel):  # in PyTorch a weight of 0 may be no mask
         return source_lines(source, [mask or products[0]])
     assert compared.part is not None
     first = compared.part.roles[0] == "maximum"  # the others are relative to it

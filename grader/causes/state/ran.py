@@ -45,7 +45,7 @@ def what_ran(
 
 
 def _load(case: Case, name: str, load: dict[str, int]) -> str:
-    """Say what a load took from which rows and columns of which head, and what is odd about it."""
+    """Describe a load: its rows, columns and head, and what is odd about it."""
     heads, length = case.num_kv_heads, case.seqlen_k
     if name == "q":
         heads, length = case.num_q_heads, case.seqlen_q
@@ -65,7 +65,7 @@ def _load(case: Case, name: str, load: dict[str, int]) -> str:
 
 
 def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
-    """Return lines of the submission, each once, those that exist."""
+    """Return those lines that exist in the submission, each once."""
     texts = source.data.decode("utf-8-sig", "replace").split("\n")
     wanted = [n for n in dict.fromkeys(numbers) if 1 <= n <= len(texts)]
     return tuple(
@@ -76,7 +76,7 @@ def source_lines(source: Source, numbers: list[int]) -> tuple[SourceLine, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _setting(tree: ast.Module | None, loop: int, name: str) -> list[int]:
-    """Return the lines that set a name in a loop: in a function that does, those in there."""
+    """Return the lines that set a name in a loop; where these call functions, the lines in them."""
     nodes, lines = nodes_of(tree) if tree else (), assignments(tree, loop, {name})
     calls = [n.func for n in nodes if isinstance(n, ast.Call) and n.lineno in lines]
     called = {f.id for f in calls if isinstance(f, ast.Name)}
@@ -88,9 +88,9 @@ def _setting(tree: ast.Module | None, loop: int, name: str) -> list[int]:
 
 
 def assignments(tree: ast.Module | None, loop: int, names: set[str]) -> list[int]:
-    """Return the lines inside the loop that begins at a line where some name is assigned.
+    """Return the lines that assign some of `names`, inside the loop that begins at line `loop`.
 
-    Where it is set to another as it is, as in running_max = new_max, those where the other is.
+    Where a name is a plain copy, as in running_max = new_max, the lines that assign the other one.
     """
     loops = nodes_of(tree, *LOOPS) if tree else ()
     inside = [n for node in loops if node.lineno == loop for n in nodes_of(node)]
@@ -101,7 +101,7 @@ def assignments(tree: ast.Module | None, loop: int, names: set[str]) -> list[int
 
 
 def _copies(node: ast.Assign) -> Iterator[tuple[ast.Name, ast.Name]]:
-    """Yield the names that are set to another name as it is, and that one."""
+    """Yield each name that a statement makes a plain copy of another name, with the other."""
     for target in node.targets:
         sides = target, node.value
         are_tuples = all(isinstance(side, ast.Tuple) for side in sides)

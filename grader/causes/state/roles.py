@@ -60,7 +60,7 @@ class Role:
         return len(good) if self.heard[good].any() else 0
 
     def fits_but_for_underflow(self, r: int) -> bool:
-        """Whether it is small after a round where it should be too small for fp32, else right."""
+        """Whether it is right after a round, or tiny where it should be too small for fp32."""
         tiny = self.wanted[r] < _LEAST
         clear = self.heard[r] & ~tiny
         underflows = np.abs(self.variable.values[r]) <= 10 * _LEAST
@@ -69,12 +69,13 @@ class Role:
 
 @dataclasses.dataclass(frozen=True)
 class Roles:
-    """The state of one loop's rounds; None where no variable, or more than one, may be it.
+    """The roles in one loop's rounds; None where no variable, or more than one, may have a role.
 
     `unit` is what 1 in the scaled scores is in the maximum's units, None where that is not known;
-    `factor` by what a maximum of `Known.FACTOR` or `Known.UNIT` is too large. `reference` is what
-    sum and accumulator are relative to, None where that is not known, and `divided` says whether
-    the latter is by the former; `good` is in how many rounds they agreed, all told.
+    `factor` says how many times a maximum of `Known.FACTOR` or `Known.UNIT` is too large.
+    `reference` is what sum and accumulator are relative to, None where that is not known; `divided`
+    says whether the accumulator is divided by the sum; `good` adds up the rounds in which roles
+    agreed.
     """
 
     maximum: Role | None = None
@@ -92,7 +93,7 @@ class Measure:
     """The states that variables are compared with, for the queries `rows` of a tile.
 
     `strayed`, (rounds, queries), are queries that should have met no key so far and have met some:
-    no sum of theirs is right. `scale` is softmax_scale.
+    none of their sums is right. `scale` is softmax_scale.
     """
 
     states: tuple[State, ...]
@@ -153,7 +154,7 @@ class Measure:
         *,
         relative: bool = True,
     ) -> Role:
-        """Compare a variable with what is wanted; `shown` is what is shown in its place."""
+        """Compare a variable with `wanted`; the role shows `shown` in its place, if given."""
         agrees, heard = [], []
         for r, value in enumerate(wanted):
             got, there = variable.values[r].astype(np.float64), bool(variable.present[r])
@@ -170,7 +171,7 @@ class Measure:
 
 
 def _finite(values: np.ndarray, instead: np.ndarray) -> np.ndarray:
-    """Return values, and others in their place where they are not finite."""
+    """Return values, with those of `instead` where they are not finite."""
     return np.where(np.isfinite(values), values, instead)
 
 

@@ -1,4 +1,4 @@
-"""Which pairs, and which heads, a followed program took that it must not."""
+"""Finds pairs and heads that a followed program took though it must not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grader.spec.cases import Case
 
 
 def of_heads(case: Case, rounds: Rounds, compared: Compared) -> Sighting | None:
-    """Return which tile of K or V is not that of the queries, or not that of the weights."""
+    """Find a tile of K of another head than the queries, or a tile of V of another than these."""
     oracle, mixed = compared.oracle, rounds.column("mixed")
     own = int(rounds.queries[rounds.queries >= 0][0]) // case.seqlen_q
     of = own * case.num_kv_heads // case.num_q_heads
@@ -34,11 +34,10 @@ def of_heads(case: Case, rounds: Rounds, compared: Compared) -> Sighting | None:
 
 
 def of_pairs(problem_id: str, case: Case, rounds: Rounds, compared: Compared) -> Sighting | None:
-    """Return what is wrong about the pairs of that tile, at the line that masks it, if any does.
+    """Find wrong pairs in the tile where the state goes wrong, at the line of its mask, if any.
 
-    Where it is not known in which tile the state goes wrong, of the first that takes wrong pairs.
-    None where they are right, where a pair is taken again, and where hidden keys are not those
-    after the query.
+    If that tile is not known, in the first tile with wrong pairs. None where pairs are right, where
+    a pair is taken again, and where keys are extra that are not after the query.
     """
     oracle, part = compared.oracle, compared.part
     astray = (r for r in range(len(rounds)) if oracle.pairs.any_in(r))

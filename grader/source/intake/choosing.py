@@ -1,4 +1,4 @@
-"""Which entries of a submission are its answers, and what is said of the others."""
+"""Chooses the entries of a submission that are its answers, and makes notes on the others."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Contents:
 
     A file longer than a source may be is cut one byte behind that: the judge refuses it as too
     long. Each note is one sentence, safe to show anywhere. `version` is that of the assignment, if
-    the receipt is one of just these files. `requests` has, by problem, why the student asks to have
-    it looked at again.
+    the receipt is one of just these files. `requests` has, by problem, the student's reason to ask
+    for a second grading.
     """
 
     files: Mapping[str, bytes]
@@ -45,7 +45,7 @@ class Contents:
 
 
 class _Notes:
-    """What is said about entries, those with the same thing said of them together."""
+    """Collects notes on entries: one sentence for all entries with the same reason."""
 
     def __init__(self) -> None:
         self._names: dict[str, list[str]] = defaultdict(list)
@@ -132,7 +132,7 @@ def _wanted() -> dict[_Parts, str]:
 
 
 def _matches(usable: Collection[_Parts]) -> tuple[int, dict[_Parts, str]]:
-    """Return which names are those of answers, and how many of their parts say so."""
+    """Return the names of answers, and how many parts at their ends identify them."""
     wanted = _wanted()
     has_folders = any(_FOLDER.fullmatch(part) for parts in usable for part in parts[:-1])
     matches = {parts: wanted[parts[-2:]] for parts in usable if parts[-2:] in wanted}
@@ -171,7 +171,7 @@ def _flat(usable: Iterable[_Parts], wanted: Mapping[_Parts, str]) -> dict[_Parts
 def _answers(
     matches: Mapping[_Parts, str], usable: Mapping[_Parts, list[Entry]], notes: _Notes
 ) -> dict[_Parts, str]:
-    """Return where answers are that can be read; refuse two of one name in one place."""
+    """Return the places of answers that can be read; refuse two of one name in one place."""
     places: dict[_Parts, str] = {}
     seen: dict[tuple[_Parts, str], _Parts] = {}
     for parts, name in matches.items():
@@ -218,7 +218,7 @@ def _bytes(entries: Sequence[Entry]) -> bytes | None:
 
 
 def _compare_receipt(entries: Sequence[Entry], files: Mapping[str, bytes], notes: _Notes) -> str:
-    """Return the version that the archive's own receipt has; say so where it is of other files."""
+    """Return the version in the archive's receipt; make a note if that is of other files."""
     data = _bytes(entries)
     if data is None:
         return ""
@@ -237,9 +237,9 @@ def _handed_out(
 ) -> set[tuple[str, ...]]:
     """Return the names of files that the course handed out: nobody needs a note on those.
 
-    The release's own list says so where it was handed in too; a problem's folder holds the same
-    files in any case. A module of `given` that was changed is noted all the same: the judge has its
-    own copy. `root` holds the folders pNN; `read` returns the bytes of a file of the submission.
+    The release's own list names them, if it was handed in too; a problem's folder holds the same
+    files in any case. A changed module of `given` gets a note all the same: the judge has its own
+    copy. `root` holds the folders pNN; `read` returns the bytes of a file of the submission.
     """
     root = tuple(root)
     found = {(*root, id, name.format(id)) for id in problem_ids() for name in _OF_PROBLEM}

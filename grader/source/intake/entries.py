@@ -67,7 +67,7 @@ def damaged(what: str, error: BaseException) -> ArchiveError:
 
 
 def too_many(what: str) -> ArchiveError:
-    """Return the error of a submission with more entries than are looked at."""
+    """Return the error of a submission with more than MAX_ENTRIES entries."""
     return ArchiveError(
         f"{what}: got more than {MAX_ENTRIES} entries, expected nine files; {ADVICE}"
     )

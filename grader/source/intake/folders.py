@@ -50,7 +50,7 @@ def opened(path: Path, what: str) -> Iterator[list[Entry]]:
 def _walk(folder: int, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Kind | None]]:
     """Give each entry below an open folder, in order of names; a folder with None for its kind."""
     with os.scandir(folder) as found:
-        # One more than is looked at, so that a folder with millions of files is not listed whole.
+        # One more than is allowed, so that a folder with millions of files is not listed whole.
         listed = list(itertools.islice(found, MAX_ENTRIES + 1))
     for item in sorted(listed, key=lambda item: item.name):
         if item.name in IGNORED:

@@ -17,7 +17,7 @@ _HEADING = re.compile(r"^#{1,6}[ \t]*[`*]{0,3}(p\d\d)\b.*$", re.MULTILINE | re.I
 
 
 def found(data: bytes | None, say: Callable[[str], None]) -> dict[str, str]:
-    """Return the reasons by problem; `say` is called with what cannot be used, and None means none.
+    """Return the reasons by problem, none for None; pass notes on what cannot be used to `say`.
 
     What a student writes is cleaned text of at most MOST characters.
     """

@@ -57,7 +57,7 @@ def opened(file: BinaryIO, what: str, *, zipped: bool) -> Iterator[list[Entry]]:
                 tarfile.open(fileobj=io.BytesIO(data), mode="r:", tarinfo=_ModestInfo)
             )
             members = list(itertools.islice(archive, MAX_ENTRIES + 1))
-            # To `tarfile` a header that it cannot read is the end.
+            # `tarfile` takes a header that it cannot read for the end.
             at_end = data[archive.offset : archive.offset + tarfile.BLOCKSIZE]
             if at_end.strip(b"\0") and len(members) <= MAX_ENTRIES:
                 raise tarfile.ReadError("a header in it cannot be read")

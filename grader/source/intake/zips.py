@@ -95,7 +95,7 @@ def _reader(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Callable[[], byt
     return read
 
 
-_NO_TIME = (1980, 1, 1, 0, 0, 0)  # the first day that a zip can tell
+_NO_TIME = (1980, 1, 1, 0, 0, 0)  # the first day that a zip can store
 _UNIX = 3  # else the mode is not read
 
 

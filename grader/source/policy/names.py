@@ -39,7 +39,7 @@ class Scope:
 
 
 class Place(NamedTuple):
-    """A node of code that is looked at, with what stands around it."""
+    """A node of code that is checked, with its surroundings."""
 
     node: ast.AST
     parent: ast.AST
@@ -68,7 +68,7 @@ class Names:
     """All places of a file, and what a name or an attribute of it may stand for.
 
     `tracked` are the modules whose aliases are followed. `binds` lists what binds a name, in the
-    order of the file: what is said of a name holds for everything that is ever bound to it there.
+    order of the file. A name may stand for everything that is ever bound to it.
     """
 
     def __init__(self, tree: ast.Module, zones: dict[ast.AST, Zone], tracked: set[str]) -> None:
@@ -97,15 +97,15 @@ class Names:
         return {".".join([path, *reversed(tail)]) for path in self._of_name(node)}
 
     def mentioned(self) -> Iterator[str]:
-        """Yield the names that code which is looked at reads: what was imported, it may use."""
+        """Yield the names that checked code reads: an import of any other name is unused."""
         for place in self.places:
             if isinstance(place.node, ast.Name) and isinstance(place.node.ctx, ast.Load):
                 yield place.node.id
 
     def is_local(self, node: ast.Name) -> bool:
-        """Whether a name is one of a function's own, so that it is never the builtin.
+        """Whether a function binds a name itself, so that it is never the builtin.
 
-        A class that binds it may have bound it too late, and then it is the builtin.
+        A class may bind a name only after it is read, and then it is the builtin.
         """
         bound = [s.node for s in self._scope_of[node].chain() if node.id in s.bound]
         return bool(bound) and isinstance(bound[0], (*_FUNCTIONS, *_COMPREHENSIONS))
@@ -118,7 +118,7 @@ class Names:
                 break
         return found
 
-    # -- one walk ---------------------------------------------------------------------------------
+    # -- places -----------------------------------------------------------------------------------
 
     def _walk(self, tree: ast.Module, zones: dict[ast.AST, Zone]) -> None:
         module = Scope(tree, None)
@@ -218,7 +218,7 @@ class Names:
                 self._aliases.setdefault(root.id, []).append((home, name, value))
 
     def _follow_aliases(self) -> None:
-        """Give each alias what its value stands for, until nothing is new."""
+        """Add what its value stands for to each alias, until nothing is new."""
         waiting = set(self._aliases)
         while waiting:
             for scope, name, value in self._aliases.get(waiting.pop(), ()):
@@ -230,7 +230,7 @@ class Names:
 
 
 def _homes(scope: Scope, name: str) -> list[Scope]:
-    """Return the scopes in which `name` is bound: another one where it is global or nonlocal."""
+    """Return the scopes in which a scope may bind `name`: outer ones if global or nonlocal."""
     if name not in scope.outer:
         return [scope]
     return [outer for outer in scope.chain() if outer is not scope]

@@ -1,7 +1,7 @@
-"""What PyTorch's operators may do for a submission while a call of it is judged.
+"""Lists what PyTorch's operators may do for a submission while a call of it is judged.
 
-The same as tables.py says of names, said of what they dispatch: matmul becomes aten::mm or
-aten::bmm, an overload is named behind a dot. grader/isolate/operators.py looks at each operator;
+It opens the operators that the names in tables.py dispatch: matmul becomes aten::mm or aten::bmm,
+an overload is named behind a dot. grader/isolate/operators.py checks each operator;
 tests/test_operators.py holds the two tables together.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 from grader.source.policy.reach import entries
 from grader.spec.problem import Problem, load_problem
 
-# They allocate, fill, view, copy, convert and pick at random: open, however much they do. Between
-# two tensors linspace and logspace compute.
+# They allocate, fill, view, copy, convert and pick at random: open, however much they do. The
+# overloads of linspace and logspace between two tensors compute, and are left out.
 _SERVE = """
     _assert_async _conj _efficientzerotensor _has_compatible_shallow_copy_type _reshape_alias
     _to_copy _unsafe_view alias alias_copy arange as_strided as_strided_scatter cat chunk clone
@@ -35,9 +35,9 @@ _CHOOSE = """
     masked_fill masked_scatter masked_select nonzero_static put scatter.src scatter.src_out
     scatter.value scatter.value_out take take_along_dim
 """
-# They serve where they keep a type. Where they make another they round, or tell zero from the rest.
+# They serve if they keep a type. If they change it, they round, or tell zero from the rest.
 _CONVERT = "_to_copy cat copy"
-# Comparisons, order and what makes no number that is not there but for its sign.
+# Comparisons, sorting, and what makes no new numbers but for their sign.
 _COMPARE = """
     _unique2 abs all allclose amax amin aminmax any argmax argmin argsort bucketize clamp
     clamp_max clamp_min clip eq fmax fmin ge gt isclose isfinite isin isinf isnan isneginf
@@ -69,17 +69,17 @@ _SOFTMAX = "_log_softmax _masked_softmax _safe_softmax _softmax log_softmax soft
 # the sums of a backward pass make a few (the answers less than 3); every pair of a query and a key,
 # times head_dim, is one for each three keys.
 MOST_ELEMENTS = 16
-# Whoever pads short sequences to whole tiles scales and sums up what was padded: so many elements
-# for each of the inputs in tiles of so many rows.
+# Answers that pad short sequences to whole tiles scale and sum up the padding as well: so many
+# elements for each element of the inputs in tiles of so many rows.
 MOST_PADDED, PADDED_ROWS = 4, 128
 # In p02 products and sums are the exercise: a kernel makes at the least three of four.
 MOST_ARITHMETIC = {"p02": 0.25}
-# So many elements may become numbers of Python in a call: a few looks, and no computation.
+# So many elements may become numbers of Python in a call: enough for checks, not to compute.
 MOST_READ = 32
 
 
 def opened(problem: Problem) -> dict[str, Any]:
-    """Return what a worker knows of what is open to `problem`, which may be the view of a bridge.
+    """Return what a worker must know of what is open to `problem`, which may be a bridge's view.
 
     `open` are the operators that may run, None for all of PyTorch but for what `closed` begins
     with; `counted` are those among them that may make `most_elements` for each of the inputs', or

@@ -10,11 +10,11 @@ from grader.spec.problem import Problem
 
 
 class Zone(enum.Enum):
-    """How code is looked at.
+    """Which rules hold for code, by what runs it.
 
-    `HOST` is PyTorch around kernels, `BRIDGE` what a bridge alone needs, `SHARED` what would be
-    that if nothing else needed it. Triton alone runs a `KERNEL`, and nothing what is `SKIPPED`: a
-    worker sees to that (grader/isolate/walls.py).
+    `HOST` is PyTorch around kernels, `BRIDGE` what a bridge alone needs, `SHARED` what a bridge and
+    other code need. Only Triton runs a `KERNEL`, and nothing runs what is `SKIPPED`: a worker
+    enforces that (grader/isolate/walls.py).
     """
 
     HOST = "host"

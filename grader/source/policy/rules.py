@@ -24,7 +24,7 @@ def violations(problem: Problem, tree: ast.Module) -> tuple[Violation, ...]:
 
 
 class _Reader:
-    """Looks at every place of a file that runs."""
+    """Applies the rules to every place of a file that runs."""
 
     def __init__(self, problem: Problem, tree: ast.Module) -> None:
         self.problem = problem
@@ -111,7 +111,7 @@ class _Reader:
         return name in self.rows if zone.serves_kernels else not tables.is_machinery(name)
 
     def _is_closed(self, path: str, zone: Zone) -> bool:
-        """Whether a path leads through what is not open in a module that is."""
+        """Whether a path leads through a closed member of an open module."""
         parts = path.split(".")
         ways = [(".".join(parts[:n]), parts[n]) for n in range(1, len(parts))]
         return any(m in self.modules and not self._is_open(m, name, zone) for m, name in ways)
@@ -121,7 +121,7 @@ class _Reader:
         return softmax or name in tables.SHORTCUTS or path in tables.GRADIENTS
 
     def _module_as_value(self, place: Place, paths: set[str]) -> Iterator[Violation]:
-        """Find modules that are handed on: what becomes of them there is not seen."""
+        """Find modules that are passed on as values: their use there cannot be checked."""
         node, parent = place.node, place.parent
         modules = sorted(paths & self.modules.keys())
         is_base = isinstance(parent, ast.Attribute) or (
@@ -171,11 +171,11 @@ class _Reader:
             yield violation(node, "patching", f"{shortened(node.attr)} is set in a kernel")
 
     def _is_compiled(self, place: Place) -> bool:
-        """Whether Triton reads a place, and evaluates it where no worker asks whose objects are."""
+        """Whether Triton evaluates a place, where no worker checks whose an object is."""
         return any(scope.node in self.compiled for scope in place.scope.chain())
 
     def _read(self, place: Place, base: ast.expr, name: str) -> Iterator[Violation]:
-        """Look at `base.name`, or at getattr(base, "name")."""
+        """Check `base.name`, or getattr(base, "name")."""
         paths = self.names.paths(base)
         members = {f"{path}.{name}" for path in paths}
         yield from self._module_as_value(place, members)
@@ -185,9 +185,9 @@ class _Reader:
             for module in modules:
                 yield from self._member(place, module, name)
             return
-        strict = bool(paths) or self._is_compiled(place)  # else a worker asks whose object it is
+        strict = bool(paths) or self._is_compiled(place)  # else a worker checks whose object it is
         yield from self._private(place, name, strict=strict)
-        if not any(self._is_closed(path, place.zone) for path in paths):  # else that has been said
+        if not any(self._is_closed(path, place.zone) for path in paths):  # else it was found before
             yield from self._method(place, base, name)
 
     def _pattern(self, place: Place, node: ast.MatchClass) -> Iterator[Violation]:
@@ -210,7 +210,7 @@ class _Reader:
                 yield violation(node, "dynamic-code", text, help)
 
     def _private(self, place: Place, name: str, *, strict: bool) -> Iterator[Violation]:
-        """Find a name that leads below an object; where `strict`, of the file's objects too."""
+        """Find a name that leads inside an object; with `strict`, of the file's objects too."""
         node, call = place.node, place.parent
         if name == "__init__" and (
             strict or not (isinstance(call, ast.Call) and call.func is node and _begins(call))
@@ -234,9 +234,9 @@ class _Reader:
     def _method(
         self, place: Place, base: ast.expr, name: str, *, taken: bool = False
     ) -> Iterator[Violation]:
-        """Find methods of tensors by their names: what an object is, the text does not say.
+        """Find methods of tensors by their names: the text does not show what an object is.
 
-        One that is `taken`, by a pattern, is as good as called.
+        A method that a pattern takes (`taken`) counts as called.
         """
         is_call = isinstance(place.parent, ast.Call) and place.parent.func is place.node
         called = taken or is_call
@@ -276,7 +276,7 @@ class _Reader:
 
 
 def _begins(call: ast.Call) -> bool:
-    """Whether a call of `base.__init__` begins an object: super()'s, or one that a worker sees."""
+    """Whether a call of `base.__init__` begins an object: super()'s, or one a worker checks."""
     if not isinstance(call.func, ast.Attribute):
         return False
     base = call.func.value
@@ -285,7 +285,7 @@ def _begins(call: ast.Call) -> bool:
 
 
 def _is_asked_for(node: ast.AST, parent: ast.AST) -> bool:
-    """Whether no more is asked of an object than whether it is there."""
+    """Whether an expression only tests whether an object is there."""
     if isinstance(parent, ast.Compare):
         return all(isinstance(op, (ast.Is, ast.IsNot)) for op in parent.ops)
     return isinstance(parent, ast.UnaryOp) or getattr(parent, "test", None) is node

@@ -97,7 +97,7 @@ _TRITON = {
 _PADS = {"torch.nn": "functional", "torch.nn.functional": "pad"}
 _FOR_PYTORCH = _PADS | {"torch.nn.functional": "*"}
 
-# What lies in a module beside its functions, other modules for the most part.
+# Members of modules that are no functions, other modules for the most part.
 INNER = frozenset(
     """
     accelerator ao backends builtins classes compiler contrib core cpp cpu ctypes dataclasses
@@ -122,7 +122,7 @@ _MACHINERY = frozenset(
 )
 # They evaluate text, or make classes of it.
 _NEVER = frozenset("enum.EnumMeta enum.EnumType typing.ForwardRef typing.NamedTupleMeta".split())
-# What a module that is open with "*" has borrowed of Python's at its top, and is not its own.
+# Names that a module which is open with "*" imports from Python, and that are not its own.
 _BORROWED = frozenset(
     """
     Any Callable DType Enum Generic Iterable Iterator List Optional Protocol Sequence Tuple TypeVar
@@ -190,7 +190,7 @@ DEFINABLE = frozenset(
     __post_init__ __repr__ __setitem__ __slots__ __str__ __version__
     """.split()
 )
-# A generator of random numbers takes a tensor for its state and tells numbers of it.
+# Methods of a generator of random numbers that take a tensor as its state, or return numbers of it.
 STATES = frozenset("initial_seed set_state".split())
 # Classes whose one positional pattern is the value.
 SELF_MATCHING = frozenset(
@@ -212,9 +212,9 @@ def open_modules(problem: Problem) -> dict[str, frozenset[str]]:
 
 
 def is_machinery(name: str) -> bool:
-    """Whether a name of torch is no function of tensors where all of these are open.
+    """Whether a name of torch stays closed where all functions of tensors are open.
 
-    Classes run text, read files, start threads and switch the judge's eyes off.
+    Classes run text, read files, start threads and switch off what the judge observes.
     """
     return name[:1].isupper() or name in INNER | FILES | _MACHINERY
 

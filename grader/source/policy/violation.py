@@ -1,4 +1,4 @@
-"""The rules by name, and what is said of a place that breaks one."""
+"""Names the rules, and describes a place that breaks one."""
 
 from __future__ import annotations
 
