@@ -89,7 +89,7 @@ class ParslEngine:
                 if executor.block_error_handler is simple_error_handler:  # Parsl's default
                     # It ends the whole run when the first node is lost, even after hours of work.
                     executor.block_error_handler = windowed_error_handler
-        reaper.adopt_orphans()  # to find what the engine leaves behind
+        reaper.adopt_orphans()  # to end processes that the engine leaves behind
         self._kernel: Any = None
         try:
             with _ctrl_c_blocked():

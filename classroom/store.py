@@ -124,7 +124,7 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- students and what they handed in --------------------------------------------------------
+    # -- students and hand-ins -------------------------------------------------------------------
 
     def set_students(self, students: Iterable[Student]) -> None:
         """Replace the roster."""
@@ -230,7 +230,7 @@ class Store:
         """Return, by problem, the points that the machine of the last grading can measure."""
         return dict(self._all("SELECT problem, possible FROM versions WHERE possible NOT NULL"))
 
-    # -- faults, and what people decide: all are kept --------------------------------------------
+    # -- faults, decisions and publications: none is ever replaced -------------------------------
 
     def add(self, *records: Fault | Decision) -> None:
         """Store faults of the infrastructure, or decisions and requests."""

@@ -92,7 +92,7 @@ def _suite(record: GradeRecord, problem: ProblemResult) -> tuple[ElementTree.Ele
 
 
 def _of_file(problem: ProblemResult) -> list[ElementTree.Element]:
-    """Return a case for a fault of the whole file, because of which no check was run."""
+    """Return a case for a failure of the whole file, if one kept all checks from running."""
     if problem.message is None:
         return []
     lines = [clean(problem.message.headline, HEADLINE_LIMIT)]

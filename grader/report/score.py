@@ -133,7 +133,7 @@ def _has_fault(problem: ProblemResult) -> bool:
 
 
 def is_counted(problem: ProblemResult) -> bool:
-    """Whether a problem is passed or failed, and not one without any measurement here.
+    """Whether any part of a problem could be measured here, so that it passed or failed.
 
     Formats that know no third state leave such a problem out.
     """

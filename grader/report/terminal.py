@@ -194,7 +194,7 @@ def _legend(record: GradeRecord, width: int) -> list[str]:
     return lines
 
 
-# What was measured.
+# Measurements.
 
 
 def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:

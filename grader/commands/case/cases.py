@@ -53,7 +53,7 @@ class Case(Table):
 
     @property
     def options(self) -> dict[str, str]:
-        """The causes to choose from, by letter, in an order that gives no answer away."""
+        """The causes to choose from, by letter, in an order that does not hint at the answer."""
         causes = sorted(
             [self.cause, *self.others],
             key=lambda cause: hashlib.sha256(f"{self.id} {cause}".encode()).digest(),

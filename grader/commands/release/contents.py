@@ -213,7 +213,7 @@ def _make_pages(
     index = texts[_CAUSES]
     for path, text in texts.items():
         text = pages.with_links(text, path, files)
-        if path != "CHANGELOG.md":  # what was, not what to type
+        if path != "CHANGELOG.md":  # history, whose commands stay
             text = pages.with_cause(pages.with_commands(text, problems), problems, index)
         files[path] = text.encode("utf-8")
     makefile = pages.with_examples(files["Makefile"].decode("utf-8"), problems)

@@ -51,7 +51,7 @@ class Table:
 def charts(record: GradeRecord) -> list[SimpleNamespace]:
     """Return the charts of speed, memory and work of all problems that have any.
 
-    Each has a title, its `dots`, and the meaning of its bars as `span`.
+    Each has a title, its `dots`, and the meaning of a span in it as `span`.
     """
     speeds, memories, works = [], [], []
     for problem in record.problems:
