@@ -43,6 +43,6 @@ def predicted(problem: ProblemResult) -> SimpleNamespace | None:
 
 
 def _shown(call: PredictedCall) -> list[Access]:
-    """Return the first accesses with needless sectors, or if there are none the first access."""
+    """Return the accesses with most needless sectors, or else the largest; they come sorted."""
     every = [access for launch in call.launches for access in launch.accesses]
     return [access for access in every if is_apart(access)][:_MOST_CARDS] or every[:1]
