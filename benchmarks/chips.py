@@ -1,8 +1,8 @@
-"""`python -m benchmarks.chips`: what the compiler makes of the answers' tiles, chip by chip.
+"""`python -m benchmarks.chips`: compiles the answers' kernels with all their tiles, chip by chip.
 
 Every kernel of every answer is compiled for GPUs that need not be there, as the judge compiles a
-submission, at the head_dims and dtypes that the answers take. Registers, spills and shared memory
-are facts of the compilation; nothing is timed.
+submission, at the head_dims and dtypes that the answers accept. The compiler reports registers,
+spills and shared memory; nothing is timed.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from grader.spec.problem import GIVEN, ROOT, Problem, load_problem, problem_ids
 from grader.spec.protocol import failed
 
 PROBLEMS = tuple(id for id in problem_ids() if load_problem(id).uses_triton)
-HEAD_DIMS = (16, 32, 64, 128)  # what `given.arguments` lets pass
+HEAD_DIMS = (16, 32, 64, 128)  # accepted by `given.arguments`
 CHIPS = tuple(capability for capability in EVERY_CHIP if not is_amd(capability))
 DTYPES = ("bf16", "fp16", "fp32")
 BF16_FROM = 80
 _TIMEOUT_S = 900.0
-_AT_A_TIME = 2  # chips, each with a worker of its own
+_AT_A_TIME = 2  # chips, each in a separate worker
 _HEADS = {"num_q_heads": 4, "num_kv_heads": 2}
 _EACH = {"num_q_heads": 4, "num_kv_heads": 4}
 _LONG = {"seqlen": 2048}
 _SINKS = {"num_sink_tokens": 4}
-# What the choice of tiles depends on beside chip, dtype and head_dim: see `given.launch`.
+# Inputs on which the choice of tiles depends, beside chip, dtype and head_dim: see `given.launch`.
 _MATRICES = [{"rows": 64, "cols": c} for c in (48, 1024, 8192)] + [
     {"rows": 64, "cols": 1024, "layout": "transposed"}
 ]
@@ -49,7 +49,7 @@ _GIVEN: dict[str, list[dict[str, Any]]] = {
     "p05": [_LONG | _HEADS],
     "p06": [_LONG | _HEADS | {"window_size": w} for w in (1024, 128)],
     "p07": [_LONG | _HEADS | _SINKS | {"window_size": w} for w in (1024, 128)],
-    # 65536 keys: from there on a program of dK and dV takes more of them.
+    # From 65536 keys on, a program of dK and dV has more of them.
     "p08": [_LONG | _HEADS, _LONG | _HEADS | {"batch": 16}],
     "p09": [
         _LONG | _HEADS | {"window_size": w, "num_sink_tokens": s, "sink_logits": True}
@@ -59,7 +59,7 @@ _GIVEN: dict[str, list[dict[str, Any]]] = {
 
 
 def calls_of(problem: Problem, dtype: str) -> list[Call]:
-    """Return calls that launch every kernel of an answer with every tile that it chooses."""
+    """Return calls that together launch every kernel of an answer with every tile it chooses."""
     given = _MATRICES
     if problem.id != "p02":
         given = [options | {"head_dim": d} for d in HEAD_DIMS for options in _GIVEN[problem.id]]
@@ -77,7 +77,7 @@ def compile_answer(problem_id: str, capabilities: Sequence[int]) -> list[dict[st
     """Return one result per chip, with a row per kernel, head_dim, dtype and tile.
 
     Raises:
-        RuntimeError: a call failed otherwise than by a kernel that is refused.
+        RuntimeError: a call failed for another reason than a refused kernel.
     """
     problem = load_problem(problem_id)
     data = _answer(problem).read_bytes()
@@ -122,7 +122,7 @@ def digest(problem: Problem) -> str:
 
 
 def rows_of(kernels: Iterable[Compilation], dtype: str) -> list[dict[str, Any]]:
-    """Return kernels as rows; of a kernel that was compiled twice (aligned or not) the worse."""
+    """Return kernels as rows; of one compiled twice (aligned or not) the one with more spills."""
     rows: dict[tuple, dict[str, Any]] = {}
     for compiled in kernels:
         kernel = compiled.kernel
@@ -147,7 +147,7 @@ def rows_of(kernels: Iterable[Compilation], dtype: str) -> list[dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 when all was compiled, 2 for usage, 4 where nothing can be compiled."""
+    """Run the command; return 0, or 2 for wrong usage, or 4 where no compiler is usable."""
     options = _parser().parse_args(argv)
     try:
         problems = _named("--problems", options.problems, PROBLEMS)
@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _compile(
     problems: Sequence[str], chips: Sequence[int], path: Path | None, old: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Compile what the old record does not hold, and save as it goes."""
+    """Compile the answers that are new or changed since the old record, and save after each."""
     found = record.new_record("chips", {"command": "python -m benchmarks.chips --json FILE"})
     known: dict[tuple[str, int], dict[str, Any]] = {}
     if old is not None and old["versions"]["triton"] == found["versions"]["triton"]:

@@ -14,7 +14,7 @@ _DTYPES = (("16-bit", ("bf16", "fp16")), ("fp32", ("fp32",)))
 
 
 def kernel_rows(found: dict[str, Any]) -> Iterable[tuple[str, ...]]:
-    """Return the texts of the whole table, one row per kernel, chip, head_dim, dtype and tile."""
+    """Return the cells of the whole table, one row per kernel, chip, head_dim, dtype and tile."""
     for result in found["results"]:
         room = EVERY_CHIP[result["capability"]].program_shared_bytes
         for row in result["kernels"]:
@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 def summary(found: dict[str, Any]) -> str:
-    """Return the table of CHIPS.md: for each answer and chip its worst spill and largest share."""
+    """Return the table of CHIPS.md: per answer and chip the largest share of memory and spill."""
     by_place = {(r["problem"], r["capability"]): r["kernels"] for r in found["results"]}
     chips = sorted({capability for _, capability in by_place})
     lines = [
@@ -87,12 +87,12 @@ def _verdict(chip: int, kernels: list[dict[str, Any]]) -> str:
 
 
 def chip_name(capability: int) -> str:
-    """Compute capability as NVIDIA writes it, such as 8.0."""
+    """Return a compute capability in NVIDIA's form, such as 8.0."""
     return f"{capability / 10:.1f}"
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """Print the whole table."""
+    """Print the versions and the whole table."""
     versions = found["versions"]
     seconds = sum(result["seconds"] for result in found["results"])
     console.print(f"Triton {versions['triton']}, {found['date']}, {seconds:.0f} s of one core")

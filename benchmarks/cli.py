@@ -1,4 +1,4 @@
-"""The command line of `python -m benchmarks`; prints tables, writes the record as it goes."""
+"""The command line of `python -m benchmarks`: prints tables, saves the record after each shape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks import plots, record, shapes, sweep, table
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     p = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Time the model answers beside library kernels, all in one process.",
@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 when every answer that was timed is right, 1 otherwise, 2 for usage."""
+    """Run the command; return 0 if every answer was right and timed, else 1; 2 for wrong usage."""
     options = parser().parse_args(argv)
     console = Console(width=table.WIDTH, highlight=False, soft_wrap=False)
     try:
@@ -129,7 +129,7 @@ def _run(wanted: dict[str, list], options: argparse.Namespace, console: Console)
 
     def deadline(longest_s: float) -> bool:
         left = (options.budget_s or float("inf")) - (time.monotonic() - started)
-        # The slowest shape so far, with a little to spare; 20 s before there is one.
+        # The time of the slowest shape so far, with a margin; 20 s before the first.
         return left < (1.3 * longest_s or 20.0)
 
     def say(text: str) -> None:
@@ -159,7 +159,7 @@ def _run(wanted: dict[str, list], options: argparse.Namespace, console: Console)
         console.print("interrupted")
         status = 1
     except Exception as error:
-        # The GPU's context is lost; what was measured stands.
+        # The GPU's context is lost; earlier results remain valid.
         console.print(f"stopped: {type(error).__name__}: {error}"[:400], markup=False)
         status = 1
     record.save(found, options.json)

@@ -1,4 +1,4 @@
-"""Who computes a shape: the model answer, naive PyTorch, and the library kernels beside them."""
+"""The contenders of a shape: the model answer, naive PyTorch, and library kernels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from benchmarks.shapes import TRAINED, WINDOWED, Matrix, Shape
 from grader.spec.problem import load_problem
 
 OURS, PEER, NAIVE, OWN = "ours", "peer", "naive", "own"
-# Bytes that naive attention holds for one element of the score matrix: forward, and with what the
-# backward pass keeps. Measured with bf16 on an H200: 10.3 and 12.3.
+# Bytes that naive attention allocates per element of the score matrix: forward alone, and with the
+# tensors saved for the backward pass. Measured with bf16 on an H200: 10.3 and 12.3.
 _NAIVE_BYTES = {"bf16": (11, 13), "fp16": (11, 13), "fp32": (17, 26)}
 
 
@@ -26,10 +26,10 @@ _NAIVE_BYTES = {"bf16": (11, 13), "fp16": (11, 13), "fp32": (17, 26)}
 class Contender:
     """One implementation of a shape.
 
-    `call` takes what `prepare` makes of the inputs, outside the timing, and returns the tensors
-    `returns`; `restore` brings a result back to the layout of the inputs. `shape` is what it
-    computes, where that is less than was asked for. `role`: ours; a peer, which counts for the
-    ratio; naive; or another of our own kernels.
+    `call` gets the result of `prepare` on the inputs, which is not timed, and returns the tensors
+    `returns`; `restore` converts a result to the layout of the inputs. `shape` is the shape that it
+    computes, which may be simpler than the one asked for. `role`: ours; a peer, which counts for
+    the ratio; naive; or another of our own kernels.
     """
 
     id: str
@@ -47,7 +47,7 @@ class Contender:
 
 @dataclasses.dataclass
 class Missing:
-    """A contender that was not available, and why."""
+    """A contender that is not available, and the reason."""
 
     id: str
     label: str
@@ -63,10 +63,10 @@ def build(
     compiled: bool = True,
     wanted: frozenset[str] | None = None,
 ) -> list[Contender | Missing]:
-    """The contenders of a shape, ours first; those that cannot be had are Missing.
+    """Return the contenders of a shape, ours first; unavailable ones are Missing.
 
     Args: compiled: use torch.compile where a contender needs it (False in a dry run).
-        wanted: ids to keep; ours is always kept.
+        wanted: ids of contenders to return; ours is always returned.
     """
     found: list[Contender | Missing] = []
     for name, label, role, make in _catalogue(problem, shape, device, compiled):
@@ -81,7 +81,7 @@ def build(
 
 
 def reason(error: BaseException) -> str:
-    """One line for an exception."""
+    """Return one line that describes an exception."""
     text = " ".join(str(error).split())
     if isinstance(error, torch.OutOfMemoryError):
         text = "out of memory"
@@ -120,7 +120,7 @@ def _catalogue(
         yield "sdpa_cudnn", "SDPA cuDNN", rivals, lambda: peers.sdpa(shape, "CUDNN_ATTENTION")
     if problem != "p01":
         yield "flex", "FlexAttention", PEER, lambda: peers.flex(shape, device, compiled)
-        if compiled:  # nothing can be tuned in a dry run
+        if compiled:  # a dry run cannot tune
             tuned = functools.partial(peers.flex, tuned=True)
             yield "flex_tuned", "Flex tuned", PEER, lambda: tuned(shape, device, compiled)
         if not shape.num_sink_tokens:
@@ -138,9 +138,9 @@ def _catalogue(
 
 
 def entry_options(problem: str, shape: Shape) -> dict[str, Any]:
-    """Keyword options of a problem's entry point, but for sink_logits."""
+    """Return the keyword options of a problem's entry point, except sink_logits."""
     if problem == "p01":
-        # Large tiles: each one is a dozen launches.
+        # Large tiles: each costs a dozen launches.
         return {"is_causal": shape.is_causal, "tile_q": 1024, "tile_k": 2048}
     options: dict[str, Any] = {}
     if problem in WINDOWED:
@@ -169,9 +169,9 @@ def _ours(problem: str, shape: Shape | Matrix) -> dict[str, Any]:
 
 
 def _limits(problem: str, shape: Shape, device: str) -> dict[str, Any]:
-    """The kernel of benchmarks/limits; elsewhere the answer, labelled with the reason."""
+    """Return the kernel of benchmarks/limits, or the answer labelled with the obstacle."""
     plain = _ours(problem, shape)
-    from benchmarks.limits import launch  # imports `given`, which the answer's module has offered
+    from benchmarks.limits import launch  # needs `given`, which loading the answer offers
 
     size, dtype = (1, 1, shape.seqlen, shape.head_dim), DTYPES[shape.dtype]
     q, k, v = (torch.empty(size, dtype=dtype, device=device) for _ in "qkv")

@@ -1,4 +1,4 @@
-"""Inputs of a shape, the model answers, and the blocked fp32 oracle that every contender meets."""
+"""Makes inputs, loads model answers, and checks results against the blocked fp32 oracle."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from grader.kernel.given import offer_given
 from grader.spec.problem import ROOT, load_problem
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-# Largest relative error per head, forward and gradients. An honest kernel in bf16 has 0.003 and
-# 0.006; the smallest known mistake has several times these bounds.
+# The largest relative error allowed per head, forward and gradients. A right kernel in bf16 has
+# 0.003 and 0.006; the smallest known mistake exceeds these bounds several times.
 TOLERANCE = {"bf16": (0.02, 0.03), "fp16": (0.005, 0.008), "fp32": (1e-4, 1e-4)}
 # Naive attention rounds every score to 16 bits before the softmax.
 NAIVE_FACTOR = 2.0
@@ -25,11 +25,11 @@ LSE_TOLERANCE = 0.02
 
 
 class CheckFailed(Exception):
-    """A contender's result is not attention; the message says by how much."""
+    """A contender's result is wrong; the message says by how much."""
 
 
 def load_solution(problem: str) -> tuple[ModuleType, Any]:
-    """The model answer's module, loaded by path once, and its entry point."""
+    """Return the model answer's module, loaded by path once, and its entry point."""
     manifest = load_problem(problem)
     name = f"_benchmarked_{problem}"
     if name not in sys.modules:
@@ -46,7 +46,7 @@ def load_solution(problem: str) -> tuple[ModuleType, Any]:
 def make_inputs(
     problem: str, shape: Shape | Matrix, seed: int, device: str
 ) -> dict[str, torch.Tensor]:
-    """Normal values; q, k, v, for p08 and p09 dout, and sink_logits where asked for; or x, w."""
+    """Return normal q, k, v, for p08 and p09 dout, sink_logits if the shape has them; or x, w."""
     generator = torch.Generator(device=device).manual_seed(seed)
     dtype = DTYPES[shape.dtype]
 
@@ -61,7 +61,7 @@ def make_inputs(
     if problem in TRAINED:
         inputs["dout"] = normal(*q_shape)
     if shape.sink_logits:
-        # Near the log-sum-exp of a window of normal scores, so that the term counts.
+        # Near the log-sum-exp of a window of normal scores, so that the term matters.
         inputs["sink_logits"] = normal(shape.num_q_heads) + 3.0
     return inputs
 
@@ -69,7 +69,7 @@ def make_inputs(
 def oracle(
     problem: str, shape: Shape | Matrix, inputs: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Outputs (and for p08 and p09 gradients) in fp32, or fp64 sums for p02."""
+    """Return the outputs (and for p08 and p09 gradients) in fp32, or fp64 sums for p02."""
     if isinstance(shape, Matrix):
         rows = [(x.double() * inputs["w"].double()).sum(1) for x in inputs["x"].split(4096)]
         return {"y": torch.cat(rows)}
@@ -88,12 +88,12 @@ def oracle(
 
 
 def without_sinks(shape: Shape) -> Shape:
-    """The same window alone."""
+    """Return the shape with the same window and neither sink tokens nor sink logits."""
     return dataclasses.replace(shape, num_sink_tokens=0, sink_logits=False)
 
 
 def head_errors(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Relative error of every (batch, head), flat; one number for a tensor with one dimension."""
+    """Return the relative error of every (batch, head), flat; of a vector one number."""
     if got.shape != expected.shape:
         raise CheckFailed(f"got shape {tuple(got.shape)}, expected {tuple(expected.shape)}")
     dims = (-2, -1) if expected.ndim == 4 else (-1,)
@@ -107,10 +107,10 @@ def check(
     dtype: str,
     factor: float = 1.0,
 ) -> dict[str, dict[str, Any]]:
-    """Errors of every output in `got`: {"worst", "median", "head", "heads"}.
+    """Return the errors of every output in `got`: {"worst", "median", "head", "heads"}.
 
     Raises:
-        CheckFailed: an error exceeds the tolerance or is not finite; it names the output.
+        CheckFailed: an error exceeds the tolerance or is not finite; the message names the output.
     """
     errors: dict[str, dict[str, Any]] = {}
     for name, tensor in got.items():

@@ -1,4 +1,4 @@
-"""The library kernels: how each is called, and what it wants of its inputs."""
+"""Calls library kernels, with the inputs in the layout that each needs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Unavailable(Exception):
-    """A contender that cannot run here; the message is the reason."""
+    """A contender cannot run here; the message is the reason."""
 
 
 def row_sum(compiled: bool) -> Callable[..., torch.Tensor]:
-    """`(x * w).sum(-1)`, compiled into one kernel."""
+    """Return `(x * w).sum(-1)`, compiled into one kernel."""
 
     def weighted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x * w).sum(-1)
@@ -32,12 +32,12 @@ def row_sum(compiled: bool) -> Callable[..., torch.Tensor]:
 
 
 def textbook(shape: Shape) -> dict[str, Any]:
-    """softmax(q k^T) v as a textbook has it, all in the dtype of the inputs, without lse."""
+    """Return softmax(q k^T) v as in a textbook, all in the dtype of the inputs, without lse."""
     if shape.sink_logits:
         raise Unavailable("a textbook has no sink logits")
     group = shape.num_q_heads // shape.num_kv_heads
 
-    @functools.cache  # as the baseline's
+    @functools.cache  # like the baseline's
     def hidden(device: torch.device) -> torch.Tensor:
         positions = torch.arange(shape.seqlen, device=device)
         seen = _mask(shape.window_size, shape.num_sink_tokens)
@@ -56,7 +56,7 @@ def textbook(shape: Shape) -> dict[str, Any]:
 
 
 def sdpa(shape: Shape, backend: str) -> dict[str, Any]:
-    """Scaled dot product attention of one backend: FLASH_ATTENTION (FA2), CUDNN_ATTENTION."""
+    """Return scaled dot product attention by a backend: FLASH_ATTENTION (FA2), CUDNN_ATTENTION."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     wanted = getattr(SDPBackend, backend)
@@ -75,7 +75,7 @@ def _mask(window_size: int | None, num_sink_tokens: int) -> Callable[..., torch.
     def causal(b, h, query, key):
         return key <= query
 
-    # Compared with query - window_size, a row of numbers, no seqlen x seqlen integers are made.
+    # Comparing with query - window_size, a vector, makes no seqlen x seqlen tensor of integers.
     def window(b, h, query, key):
         return (key <= query) & (key > query - window_size)
 
@@ -88,9 +88,9 @@ def _mask(window_size: int | None, num_sink_tokens: int) -> Callable[..., torch.
 
 
 def flex(shape: Shape, device: str, compiled: bool, *, tuned: bool = False) -> dict[str, Any]:
-    """Compiled FlexAttention; its BlockMask is made here, outside the timing.
+    """Return compiled FlexAttention; its BlockMask is made here, outside the timing.
 
-    `tuned` has Inductor time its own candidate tiles before the first call.
+    With `tuned` Inductor times its own candidate tiles before the first call.
     """
     from torch.nn.attention import flex_attention as flex
 
@@ -134,7 +134,7 @@ def flex(shape: Shape, device: str, compiled: bool, *, tuned: bool = False) -> d
 
 
 def _set_up_compiler() -> None:
-    """Forget earlier shapes, so that none counts as a recompilation; and keep graphs usable."""
+    """Reset Dynamo, so that new shapes are no recompilations; allow retain_graph=True."""
     import torch._dynamo
     import torch._functorch.config
 
@@ -144,7 +144,7 @@ def _set_up_compiler() -> None:
 
 
 def varlen(shape: Shape, device: str) -> dict[str, Any]:
-    """FA2 on packed sequences, which knows windows; the packing is outside the timing."""
+    """Return FA2 on packed sequences, which supports windows; the packing is not timed."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError as error:
@@ -173,10 +173,10 @@ def varlen(shape: Shape, device: str) -> dict[str, Any]:
 
 
 def flash_attention_4(shape: Shape) -> dict[str, Any]:
-    """FlashAttention-4 (CuTe DSL); its layout, (batch, seqlen, heads, head_dim), is made outside.
+    """Return FlashAttention-4 (CuTe DSL); its layout (batch, seqlen, heads, head_dim) is not timed.
 
     Raises:
-        Unavailable: the package is missing, too old, or does not know this GPU or dtype.
+        Unavailable: the package is missing, too old, or does not support this dtype.
     """
     try:
         from flash_attn.cute import flash_attn_func
@@ -186,7 +186,7 @@ def flash_attention_4(shape: Shape) -> dict[str, Any]:
         raise Unavailable("this flash-attn-4 takes no learnable_sink: install a newer one")
     if shape.dtype == "fp32":
         raise Unavailable("FlashAttention-4 takes fp16 and bf16, not fp32")
-    # Of a window it wants the keys to the left of the query, which the query itself is not.
+    # Its window counts the keys left of the query, without the query itself.
     window = (None, None) if shape.window_size is None else (shape.window_size - 1, 0)
 
     def transposed(tensor: torch.Tensor) -> torch.Tensor:

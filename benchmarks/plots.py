@@ -1,7 +1,7 @@
 """Plots of a record; needs matplotlib, which is the optional extra `bench`.
 
 They have the colours of docs/pictures, and follow a reader's light or dark mode as those do:
-matplotlib draws in the light ones, and `themed` puts a CSS variable in the place of each. Those of
+matplotlib draws in the light colours, and `themed` adds CSS rules for the dark ones. Those of
 docs/plots: `python -m benchmarks --from FILE --plot docs/plots` with two of benchmarks/records, the
 one of all shapes and that of growth.
 """
@@ -19,12 +19,12 @@ from docs.pictures.palette import PALETTE
 
 _SIZE = (5.4, 5.0)  # inches: 390 points, so that a phone does not shrink the text
 _LIGHT = {name: light for name, (light, _) in PALETTE.items()}
-_INKS = ("blue-ink", "orange-ink", "green-ink", "plum-ink", "line")  # one for each problem
-_MARKERS = {"ours": "o", "naive": "s"}  # and of a library
+_INKS = ("blue-ink", "orange-ink", "green-ink", "plum-ink", "line")  # the colour of a problem
+_MARKERS = {"ours": "o", "naive": "s"}  # the shape of a contender; below, of a library
 _LIBRARY = "^"
-# Curves that are nearer than this at most of their points lie on each other, as far as is seen.
+# Curves with a smaller relative distance at most of their points look like one.
 _COINCIDE = 0.12
-_DASH = 3.0  # widths of the line
+_DASH = 3.0  # in line widths
 _STYLE = {
     "figure.facecolor": _LIGHT["paper"],
     "axes.facecolor": _LIGHT["paper"],
@@ -40,7 +40,7 @@ _STYLE = {
     "ytick.labelcolor": _LIGHT["ink"],
     "grid.color": _LIGHT["faint"],
     "grid.linewidth": 0.5,
-    "svg.hashsalt": "benchmarks",  # the same record gives the same file
+    "svg.hashsalt": "benchmarks",  # so that the same record gives the same file
 }
 _SIZES = (
     "batch", "num_q_heads", "num_kv_heads", "seqlen", "head_dim", "window_size", "is_causal",
@@ -49,18 +49,18 @@ _SIZES = (
 
 
 class NoMatplotlib(Exception):
-    """matplotlib is not installed; everything but the plots works without it."""
+    """matplotlib is not installed; only plots need it."""
 
 
 def draw(record: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw what the record has figures for; return the files written.
+    """Draw the plots that the record has figures for; return the files written.
 
-    time.svg, memory.svg: against sequence length, naive and ours, where several lengths of the
-    same heads were run (`--shapes growth`). ratio.svg: best peer's time over ours; limits.svg: over
-    that of benchmarks/limits, too, where they took part.
+    time.svg, memory.svg: against sequence length, if several lengths of the same heads were run
+    (`--shapes growth`). ratio.svg: the best peer's time over ours; limits.svg instead, with the
+    ratio for benchmarks/limits too, if it took part.
 
     Raises:
-        NoMatplotlib: it is not installed.
+        NoMatplotlib: matplotlib is not installed.
     """
     try:
         import matplotlib
@@ -86,7 +86,7 @@ def draw(record: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def limits_ratio(result: dict[str, Any]) -> float | None:
-    """The best peer's time over that of benchmarks/limits; None where the plain answer ran."""
+    """Return the best peer's time over that of benchmarks/limits; None if the plain answer ran."""
     times = {row["id"]: row.get("median_ms") for row in result["contenders"]}
     labels = [row["label"] for row in result["contenders"]]
     if "limits" not in labels or not times["limits"] or not times.get(result["best_peer"]):
@@ -95,7 +95,7 @@ def limits_ratio(result: dict[str, Any]) -> float | None:
 
 
 def growth_curves(record: dict[str, Any]) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-    """ "problem contender" -> (seqlen, row) in order of length, from the forward growth shapes."""
+    """Return (seqlen, row) in order of length by "problem contender", of forward growth shapes."""
     curves: dict[str, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     for result in record["results"]:
         if result["pass"] != "forward" or not result["shape"]["name"].startswith("growth-"):
@@ -110,7 +110,7 @@ def growth_curves(record: dict[str, Any]) -> dict[str, list[tuple[int, dict[str,
 
 
 def themed(svg: str, title: str) -> str:
-    """Let a drawing in the light colours of the palette follow the reader's mode."""
+    """Return a drawing in the palette's light colours with rules for a reader's dark mode."""
     dark = "".join(
         f'[style*="{kind}: {pair[0]}"]{{{kind}:{pair[1]} !important}}\n'
         for kind in ("fill", "stroke")
@@ -123,8 +123,10 @@ def themed(svg: str, title: str) -> str:
 
 
 def coinciding(curves: dict[str, dict[int, float]]) -> dict[str, tuple[int, int]]:
-    """Return, for each curve of values by length, its place among those on one line, and their
-    number; (0, 1) for one that has a line of its own."""
+    """Return each curve's place among those that coincide with it, and their number.
+
+    A curve has values by length; one that coincides with no other has (0, 1).
+    """
     groups: list[list[str]] = []
     for name in curves:
         near = [g for g in groups if any(_coincide(curves[name], curves[other]) for other in g)]
@@ -155,7 +157,7 @@ def _growth(pyplot: Any, curves: dict, key: str, title: str, path: Path) -> Path
     for name, values in shown.items():
         place, of = places[name]
         problem, contender, *_ = name.split()
-        # Those on one line take turns: dashes one after the other, markers one around the other.
+        # Coinciding curves alternate dashes, and their markers enclose each other.
         dashes = (place * _DASH, (_DASH, (of - 1) * _DASH)) if of > 1 else "solid"
         axes.plot(
             *zip(*values.items(), strict=True),
@@ -170,7 +172,7 @@ def _growth(pyplot: Any, curves: dict, key: str, title: str, path: Path) -> Path
     nothing = [
         name for name, points in curves.items() if {row.get(key) for _, row in points} == {0}
     ]
-    if nothing:  # no place on a logarithmic axis
+    if nothing:  # a logarithmic axis has no 0
         axes.plot([], [], " ", label=f"0: {', '.join(nothing)}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -183,8 +185,10 @@ def _growth(pyplot: Any, curves: dict, key: str, title: str, path: Path) -> Path
 
 
 def ratio_results(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The results a bar is drawn for: the pass that a problem is about, of shapes that differ in
-    sinks alone the first one, and none of the growth shapes."""
+    """Return the results to draw as bars: no growth shapes, and a problem's main pass alone.
+
+    Of shapes that differ only in sinks, the first is drawn.
+    """
     found: dict[tuple, dict[str, Any]] = {}
     for result in record["results"]:
         shape, about = result["shape"], TARGET_PASSES.get(result["problem"], (FORWARD,))[0]

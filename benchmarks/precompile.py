@@ -1,7 +1,7 @@
 """Compiles launch configurations in parallel processes into Triton's shared cache.
 
-Triton compiles where it launches, one kernel after another, and GPU time is scarcer than CPU cores.
-A worker here compiles without launching; the process that times them then only loads.
+Triton compiles at a launch, one kernel after another, and GPU time is scarcer than CPU cores. A
+worker here compiles without launching; the process that times kernels then only loads them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MAX_RESTARTS = 20
 
 
 def chooser(module: ModuleType) -> str:
-    """Name of the function by which a solution chooses tiles: its own, or one of `given`.
+    """Return the name of a solution's function that chooses tiles: its own, or one of `given`.
 
     Raises:
-        ValueError: there is none, or more than one.
+        ValueError: the solution has no such function, or more than one.
     """
     names = [
         name
@@ -42,9 +42,9 @@ def chooser(module: ModuleType) -> str:
 
 @contextlib.contextmanager
 def patched(module: ModuleType, kernel: str | None, overrides: Overrides) -> Iterator[None]:
-    """Let the module's `chooser` return `overrides` over its own choice meanwhile.
+    """Make the module's `chooser` apply `overrides` to its own choice within the block.
 
-    Args: kernel: key of the part to change, where it returns one dict per kernel; else None.
+    Args: kernel: the key of the part to change, if it returns one dict per kernel; else None.
     """
     name = chooser(module)
     original = getattr(module, name)
@@ -71,10 +71,10 @@ def compile_all(
     timeout_s: float,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Compile every variant; per variant {"error": text or None, "kernels": {name: resources}}.
+    """Compile the variants; return for each {"error": text or None, "kernels": {name: resources}}.
 
-    A worker that dies costs the variant it was at, and is replaced. Variants not reached before
-    `timeout_s` are left without an error: they compile when they are launched.
+    If a worker dies, its current variant fails and another worker replaces it. Variants not reached
+    before `timeout_s` have no error: they compile when they are launched.
     """
     context = multiprocessing.get_context("spawn")
     results: list[dict[str, Any]] = [{"error": None, "kernels": {}} for _ in variants]
@@ -123,7 +123,7 @@ def compile_all(
             drain(0.3)
             if not shares[worker]:
                 continue
-            # The message that names the variant may have died with its sender.
+            # The worker may have died before it sent the number of its variant.
             number = at[worker] if at[worker] in shares[worker] else shares[worker][0]
             at[worker] = None
             results[number]["error"] = f"the compiler died (exit code {process.exitcode})"
@@ -176,7 +176,7 @@ def _work(
 
 
 def _compile_only() -> dict[str, dict[str, Any]]:
-    """Make every launch of this process a compilation; return where their resources appear."""
+    """Make every launch in this process compile only; return the dict that gets their resources."""
     from triton.runtime.jit import JITFunction
 
     run = JITFunction.run
@@ -187,7 +187,7 @@ def _compile_only() -> dict[str, dict[str, Any]]:
         if compiled is None:
             return None
         compiled = compiled.result() if hasattr(compiled, "result") else compiled
-        # Loads the kernel: raises where shared memory does not suffice, and tells the registers.
+        # Load the kernel, which raises if shared memory is too small, and reads the registers.
         compiled._init_handles()
         resources[self.fn.__name__] = {
             "registers": compiled.n_regs,

@@ -46,7 +46,7 @@ DTYPE = "bf16"
 _FLUSH_BYTES = 256 * 2**20
 _CALLS = 3
 _ROUNDS, _STEP, _LEAST_STEP = 12, 0.2, 0.015
-_MOST = 0.5  # of the logarithm of an error: a kernel that is worse weighs no more
+_MOST = 0.5  # cap on an error's logarithm, so that outliers weigh no more
 _LONG = {"batch": 1, "num_q_heads": 32, "num_kv_heads": 8, "seqlen": 8192, "head_dim": 128}
 _MANY = {"batch": 2, "num_q_heads": 32, "num_kv_heads": 8, "seqlen": 4096, "head_dim": 64}
 _SHORT = {"batch": 8, "num_q_heads": 16, "num_kv_heads": 4, "seqlen": 1024, "head_dim": 128}
@@ -77,7 +77,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
 
 
 def answers(words: str = "") -> dict[str, tuple[str, str]]:
-    """Return problem and source of the answers whose id contains `words`."""
+    """Return, by id, problem and source of the answers whose id contains `words`."""
     found = {f"{id}-answer": (id, whole_answer(id)) for id in problem_ids() if id in SHAPES}
     for answer in ANSWERS:
         if answer.problem in SHAPES and answer.lacks() is None:
@@ -86,21 +86,21 @@ def answers(words: str = "") -> dict[str, tuple[str, str]]:
 
 
 def is_fitted(id: str) -> bool:
-    """Whether the constants are fitted on an answer; the others say how good they are."""
+    """Whether the constants are fitted on an answer; the others are held out for validation."""
     return hashlib.sha256(id.encode()).digest()[0] % 2 == 0
 
 
 def calls_of(
     problem_id: str, path: Path, shape: dict[str, Any], device: str
 ) -> dict[str, Callable[[], Any]]:
-    """Return a call of the forward pass, and of the backward pass where there is one."""
+    """Return functions that call the forward pass and, if there is one, the backward pass."""
     problem = load_problem(problem_id)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    torch.set_default_dtype(torch.float32)  # one of the answers sets others
+    torch.set_default_dtype(torch.float32)  # one of the answers changes these
     torch.set_default_device(None)
     case = resolve(shape, DTYPE, "")
     inputs = make_inputs(problem, case, 1, device)
@@ -126,7 +126,7 @@ def calls_of(
 
 
 def written(folder: Path, words: str) -> list[tuple[str, str, Path]]:
-    """Write the answers into files, which Triton reads; return id, problem and path of each."""
+    """Write the answers into files, which Triton needs; return id, problem and path of each."""
     found = []
     for number, (id, (problem_id, source)) in enumerate(answers(words).items()):
         path = folder / f"answer_{number}.py"
@@ -139,19 +139,19 @@ def written(folder: Path, words: str) -> list[tuple[str, str, Path]]:
 
 
 def launch_once(job: tuple[str, str, Path]) -> None:
-    """Compile what an answer launches, into Triton's cache."""
+    """Compile all kernels that an answer launches into Triton's cache."""
     _, problem_id, path = job
     for shape in SHAPES[problem_id]:
         try:
             for call in calls_of(problem_id, path, shape, "cuda").values():
                 call()
-        except Exception as error:  # it is said when it is timed
+        except Exception as error:  # reported when it is timed
             print(f"{job[0]}: {type(error).__name__}", file=sys.stderr)
         torch.cuda.empty_cache()
 
 
 def timed(call: Callable[[], Any]) -> dict[str, tuple[float, float]]:
-    """Return, by kernel, how often a call launches it and the milliseconds of one launch."""
+    """Return, by kernel, the launches per call and the milliseconds of one launch."""
     from torch.profiler import ProfilerActivity, profile
 
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
@@ -193,7 +193,7 @@ def time_all(path: Path, words: str) -> None:
 
 
 class _Kept(Predictor):
-    """Keeps what the model is given of each launch, or why it is given nothing."""
+    """Collects the model's input for each launch, or the reason why there is none."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, H100.chip.capability)
@@ -211,9 +211,9 @@ Launches = list[tuple[str, "tuple[Work, Launched] | str"]]
 
 
 def launches_of(job: tuple[str, str, Path]) -> bytes:
-    """Return what an answer launches, by shape and pass, in a process that has no GPU.
+    """Return an answer's launches, by shape and pass, without a GPU.
 
-    Pickled: PyTorch would share the memory of tensors with a process that has ended.
+    The result is pickled: PyTorch would share tensors' memory with a process that has ended.
     """
     _, problem_id, path = job
     torch.set_num_threads(1)
@@ -237,7 +237,7 @@ def launches_of(job: tuple[str, str, Path]) -> bytes:
 
 @dataclasses.dataclass
 class Measured:
-    """A kernel of an answer: the time of one launch, and what its launches in a call do."""
+    """A kernel of an answer: the time of one launch, and the model's input for its launches."""
 
     id: str
     which: str
@@ -247,17 +247,17 @@ class Measured:
     launches: list[tuple[Work, Launched]]
 
     def predicted(self, constants: Constants) -> float:
-        """Return the milliseconds of one launch, by the model."""
+        """Return the milliseconds of one launch that the model predicts."""
         times = [predict(*launch, H100, constants).ms for launch in self.launches]
         return statistics.mean(times)
 
     def error(self, constants: Constants) -> float:
-        """Return the logarithm of how far the model is off, without its sign."""
+        """Return the absolute logarithm of predicted over measured time."""
         return abs(math.log(self.predicted(constants) / self.ms))
 
 
 def matched(times: dict[str, Any], words: str) -> tuple[list[Measured], list[dict[str, str]]]:
-    """Compile what was timed; return it with what it launches, and what the model leaves out."""
+    """Compile the timed answers; return kernels with launches, and those without a prediction."""
     kernels, unknown = [], []
     with tempfile.TemporaryDirectory() as folder:
         jobs = written(Path(folder), words)
@@ -276,7 +276,7 @@ def matched(times: dict[str, Any], words: str) -> tuple[list[Measured], list[dic
             why = next((what for what in mine if isinstance(what, str)), None)
             if why is not None:
                 unknown.append({"id": row["id"], "kernel": kernel, "why": why})
-            elif mine and len(mine) == often:  # else it is PyTorch's, or was launched otherwise
+            elif mine and len(mine) == often:  # others are PyTorch's, or differ in number
                 alike = [what for what in mine if not isinstance(what, str)]
                 of = row["id"], row["which"], kernel, row["shape"]
                 kernels.append(Measured(*of, ms, alike[:2]))
@@ -284,7 +284,7 @@ def matched(times: dict[str, Any], words: str) -> tuple[list[Measured], list[dic
 
 
 def fitted(kernels: Sequence[Measured]) -> Constants:
-    """Return constants with which the errors are least: one after the other is moved."""
+    """Return constants that minimise the errors, found by coordinate descent."""
     names = [field.name for field in dataclasses.fields(Constants) if field.name != "launch_s"]
 
     def badness(constants: Constants) -> float:
@@ -309,7 +309,7 @@ def fitted(kernels: Sequence[Measured]) -> Constants:
 
 
 def summary(kernels: Sequence[Measured], constants: Constants) -> Iterator[str]:
-    """Say how far the model is off on each half."""
+    """Give a sentence on the model's errors for each half of the answers."""
     for name, half in (("fitted", True), ("held out", False)):
         errors = sorted(k.error(constants) for k in kernels if is_fitted(k.id) is half)
         if errors:

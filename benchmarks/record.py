@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 
 
 def new_record(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """An empty record; `kind` is benchmark, sweep or variants."""
+    """Return an empty record; `kind` is for example benchmark, sweep, variants or chips."""
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": kind,
@@ -78,7 +78,7 @@ def _versions() -> dict[str, Any]:
 
 
 def save(record: dict[str, Any], path: Path | None) -> None:
-    """Write the record whole, or leave the file as it was."""
+    """Write the record in one step: a failure leaves the file as it was."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One shape of one problem: check every contender, then time them in turns."""
+"""Measures the shapes of a problem: checks every contender, then times them in turns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from benchmarks.timing import (
 )
 
 _LEAVES = ("q", "k", "v", "sink_logits")
-# Of the GPU's memory, what naive attention may take.
+# The share of the GPU's memory that naive attention may use.
 _NAIVE_SHARE = 0.8
 
 
@@ -54,7 +54,7 @@ class Settings:
 
 
 class Runner:
-    """A contender ready to do one pass on any of several input sets."""
+    """Runs one pass of a contender on any of several input sets."""
 
     def __init__(self, problem: str, contender: Contender, inputs: list[dict], which: str) -> None:
         self.contender = contender
@@ -70,7 +70,7 @@ class Runner:
             self._graphs = [contender.call(tensors) for tensors in self.sets]
 
     def __call__(self, number: int) -> dict[str, torch.Tensor]:
-        """Do the pass; return what it made, by name, in the contender's own layout."""
+        """Run the pass; return its results, by name, in the contender's own layout."""
         tensors = self.sets[number]
         if self.which == sh.BACKWARD:
             return self._gradients(self._graphs[number], tensors, retain_graph=True)
@@ -91,7 +91,7 @@ class Runner:
         return {f"d{name}": gradient for name, gradient in zip(names, found, strict=True)}
 
     def check(self, expected: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """Errors of the first input set; CheckFailed where they are too large."""
+        """Return the errors on the first input set; raise CheckFailed if they are too large."""
         contender = self.contender
         made = {name: tensor.detach() for name, tensor in self(0).items()}
         if contender.returns != ("y",):
@@ -108,7 +108,7 @@ def measure(
     clock: Clock,
     ceiling: dict[str, float],
 ) -> Iterator[dict[str, Any]]:
-    """Yield one result for every pass of a shape, as plain data for the record."""
+    """Yield the result of each pass of a shape, as plain data for the record."""
     inputs = [
         make_inputs(problem, shape, settings.seed + number, settings.device)
         for number in range(settings.sets)
@@ -226,13 +226,13 @@ def _result(
     rows: list[dict[str, Any]],
     ceiling: dict[str, float],
 ) -> dict[str, Any]:
-    """Rates, fractions of the ceiling, and ratios to ours, from the medians."""
+    """Return the result of a pass; add rate, fraction of the ceiling, and ratio to ours to rows."""
     unit, work = shape.work(which)
     top = ceiling["matmul_tflops" if unit == "TFLOP/s" else "copy_gbps"]
     timed = {row["id"]: row for row in rows if row["status"] == "timed"}
     ours = next((row for row in timed.values() if row["role"] == OURS), None)
     for row in timed.values():
-        # The work of this shape's rule; one of our own without sinks does a little less of it.
+        # The work of the full shape; our own kernel without sinks does slightly less.
         row["rate"] = work / row["median_ms"] * 1e3
         row["fraction"] = row["rate"] / top
         if ours is not None:
@@ -266,7 +266,7 @@ def run_problem(
     deadline: Callable[[float], bool],
     say: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the results of a problem's shapes, until `deadline(seconds of the next)` is true."""
+    """Yield results of a problem's shapes until `deadline(seconds for the next shape)` is true."""
     if not wanted:
         return
     ceiling = ceilings(clock, settings.device)

@@ -1,4 +1,4 @@
-"""What is timed: shapes and the ratios to be shown on them, as data; and the work in each."""
+"""The shapes to time, as data, with the ratios they are to reach, and the work in each."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ PROBLEMS = ("p01", "p02", "p03", "p04", "p05", "p06", "p07", "p08", "p09")
 WINDOWED = ("p06", "p07", "p09")
 TRAINED = ("p08", "p09")
 FORWARD, BACKWARD, BOTH = "forward", "backward", "forward+backward"
-# Matrix products of the backward pass over those of the forward pass: 5 / 2. What an
-# implementation recomputes beyond that does not count as work.
+# The backward pass has 5 matrix products, the forward pass 2. Further recomputation by an
+# implementation does not count as work.
 _PRODUCTS = {FORWARD: 1.0, BACKWARD: 2.5, BOTH: 3.5}
 _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-# The passes that the targets of a problem are about.
+# The passes to which the targets of a problem apply.
 TARGET_PASSES = {"p08": (BACKWARD,), "p09": (BACKWARD, BOTH)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """One call of attention; `targets`: contender -> least ratio of its time to ours."""
+    """One call of attention; `targets`: by contender, the least ratio of its time to ours."""
 
     name: str
     batch: int
@@ -39,7 +39,7 @@ class Shape:
 
     @property
     def label(self) -> str:
-        """Batch, q heads, kv heads, seqlen, head_dim and options, as `--shapes` reads them."""
+        """Batch, q heads, kv heads, seqlen, head_dim and options, in the syntax of `--shapes`."""
         sizes = (self.batch, self.num_q_heads, self.num_kv_heads, self.seqlen, self.head_dim)
         parts = [*map(str, sizes)]
         parts += [f"w={self.window_size}"] if self.window_size is not None else []
@@ -60,7 +60,7 @@ class Shape:
         return self.batch * self.num_q_heads * self.seqlen**2
 
     def work(self, which: str) -> tuple[str, float]:
-        """Unit of the rate, and what one pass does in units of 1e12 (TFLOP) or 1e9 (GB)."""
+        """Return the unit of the rate, and the work of one pass in TFLOP."""
         flops = 4 * self.batch * self.num_q_heads * self.head_dim * self.pairs
         return "TFLOP/s", flops * _PRODUCTS[which] / 1e12
 
@@ -87,7 +87,7 @@ class Matrix:
         return f"{self.rows}x{self.cols},{self.dtype}"
 
     def work(self, which: str) -> tuple[str, float]:
-        """Unit and GB that must move: x and w read once, y written once."""
+        """Return the unit and the GB to move: x and w read once, y written once."""
         elements = self.rows * self.cols + self.cols + self.rows
         return "GB/s", elements * _BYTES[self.dtype] / 1e9
 
@@ -101,19 +101,19 @@ class Matrix:
 def visible_pairs(
     seqlen: int, is_causal: bool, window_size: int | None = None, num_sink_tokens: int = 0
 ) -> int:
-    """Pairs (query, key) that one head computes: see `reference.visible_keys` for the rule."""
+    """Return the number of pairs (query, key) of one head, by `reference.visible_keys`' rule."""
     if not is_causal:
         return seqlen * seqlen
     window = seqlen if window_size is None else min(window_size, seqlen)
     in_window = window * (window + 1) // 2 + (seqlen - window) * window
-    # Query i >= window has i - window + 1 keys to the left of its window; up to S are sinks.
+    # Query i >= window has i - window + 1 keys left of its window, of which the first are sinks.
     beyond = seqlen - window
     sinks = min(num_sink_tokens, beyond)
     return in_window + sinks * (sinks + 1) // 2 + (beyond - sinks) * sinks
 
 
 def passes(problem: str) -> tuple[str, ...]:
-    """What of a problem is timed."""
+    """Return the passes of a problem to time."""
     return (FORWARD, BACKWARD, BOTH) if problem in TRAINED else (FORWARD,)
 
 
@@ -124,7 +124,7 @@ def _windows(
     own: float = 1.0,
     own_narrow: float = 1.0,
 ) -> tuple[Shape, ...]:
-    """The window shapes; `own`: least ratio of our own time without sinks to ours (W=128 apart)."""
+    """Return the window shapes; `own`, or `own_narrow` at W=128: the target for `own_no_sinks`."""
     sizes = (
         ("d64-w128", 2, 64, 8, 8192, 64, 128),
         ("d64-w1024", 2, 64, 8, 8192, 64, 1024),
@@ -202,20 +202,19 @@ def _growth(problem: str) -> tuple[Shape, ...]:
     )  # fmt: skip
 
 
-# The same heads at growing lengths: time and memory of naive attention grow with the square of
-# seqlen, those of a window linearly.
+# The same heads at growing lengths, at which naive attention's time and memory grow with the square
+# of seqlen, those of a window linearly.
 GROWTH: dict[str, tuple[Shape, ...]] = {p: _growth(p) for p in PROBLEMS[2:]}
 
 
 def chosen(problem: str, wanted: str | None, quick: bool = False) -> list[Shape | Matrix]:
-    """The shapes of `problem` that `--shapes` names or spells out; None: the default set.
+    """Return the shapes of `problem` that `--shapes` names or spells out; None: the default set.
 
-    Names are separated by commas, and "growth" stands for that set. A shape that is spelled out
-    starts with a digit; several are separated by semicolons, and it goes to every problem whose
-    rule it fits.
+    Names are separated by commas; "growth" stands for that set. A spelled-out shape starts with a
+    digit, is separated from others by semicolons, and applies to every problem whose rule it fits.
 
     Raises:
-        ValueError: a shape that is spelled out cannot be read.
+        ValueError: a spelled-out shape cannot be parsed.
     """
     if wanted is None:
         return list(DEFAULT[problem][: 1 if quick else None])
@@ -233,7 +232,7 @@ def chosen(problem: str, wanted: str | None, quick: bool = False) -> list[Shape 
 
 
 def parse_shape(text: str) -> Shape | Matrix:
-    """A shape from "1,64,8,8192,128,w=128,s=4,logits,full,fp16" or "32768x8192,fp32"."""
+    """Parse a shape such as "1,64,8,8192,128,w=128,s=4,logits,full,fp16" or "32768x8192,fp32"."""
     parts = [part.strip() for part in text.split(",")]
     expected = 'expected "batch,q heads,kv heads,seqlen,head_dim[,w=128][,s=4][,logits][,full]'
     matrix = re.fullmatch(r"(\d+)x(\d+)", parts[0])
@@ -257,7 +256,7 @@ def parse_shape(text: str) -> Shape | Matrix:
 
 
 def fits(problem: str, shape: Shape | Matrix) -> bool:
-    """Whether `problem` computes attention of this shape."""
+    """Whether `problem` can compute this shape."""
     if isinstance(shape, Matrix) or problem == "p02":
         return isinstance(shape, Matrix) and problem == "p02"
     if problem in ("p01", "p03", "p04") and shape.num_q_heads != shape.num_kv_heads:
@@ -272,12 +271,12 @@ def fits(problem: str, shape: Shape | Matrix) -> bool:
 
 
 def for_problem(problem: str, shape: Shape | Matrix) -> Shape | Matrix:
-    """The shape under the problem's own rule: p03 sees every key."""
+    """Return the shape under the problem's own rule: p03 is not causal."""
     return dataclasses.replace(shape, is_causal=False) if problem == "p03" else shape
 
 
 def shrunk(shape: Shape | Matrix) -> Shape | Matrix:
-    """A small shape of the same kind, for a dry run on the CPU."""
+    """Return a small shape of the same kind, for a dry run on the CPU."""
     if isinstance(shape, Matrix):
         return dataclasses.replace(shape, rows=33, cols=70, dtype="fp32")
     group = shape.num_q_heads // shape.num_kv_heads

@@ -18,10 +18,10 @@ _HEADS = 16
 
 
 def points(problem: str, count: int = 8, seed: int = 7) -> list[Shape]:
-    """`count` shapes of a problem that between them take every value of every dimension soon.
+    """Return `count` shapes of a problem that cover the values of all dimensions.
 
-    Each dimension walks through its values in an order of its own, so that the first few shapes
-    already cover much; the same seed gives the same shapes.
+    Each dimension cycles through its values in its own random order, so that a few shapes cover
+    many values; the same seed gives the same shapes.
     """
     rng = random.Random(f"{seed} {problem}")
     lengths, dims, groups, windows, sinks = (
@@ -30,7 +30,7 @@ def points(problem: str, count: int = 8, seed: int = 7) -> list[Shape]:
     found = []
     for number in range(count):
         group = groups[number] if problem not in ("p03", "p04") else 1
-        # About the same work at every length: batch grows as seqlen shrinks.
+        # The batch grows as seqlen shrinks, for similar work at every length.
         batch = max(1, min(16, 8192 // lengths[number]))
         windowed = problem in ("p06", "p07", "p09")
         found.append(
@@ -57,12 +57,12 @@ def _walk(values: tuple[int, ...], count: int, rng: random.Random) -> list[int]:
 
 
 def verdict(results: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Results whose ratio to FlexAttention is under LEAST, and how many have a ratio at all."""
+    """Return the results with a ratio to FlexAttention below LEAST, and how many have a ratio."""
     compared = [result for result in results if flex_ratio(result) is not None]
     return [result for result in compared if flex_ratio(result) < LEAST], len(compared)
 
 
 def flex_ratio(result: dict[str, Any]) -> float | None:
-    """FlexAttention's time over ours, where both were timed."""
+    """Return FlexAttention's time over ours, None unless both were timed."""
     rows = {row["id"]: row for row in result["contenders"]}
     return rows.get("flex", {}).get("ratio")

@@ -1,4 +1,4 @@
-"""Results as tables of at most 100 columns."""
+"""Renders results as tables of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SHORT = {"forward": "fwd", "backward": "bwd", "forward+backward": "both"}
 
 
 def heading(result: dict[str, Any]) -> str:
-    """Problem, shape and pass in one line."""
+    """Return problem, shape and pass in one line."""
     return f"{result['problem']}  {result['shape']['label']}  {result['pass']}"
 
 
 def contenders_table(result: dict[str, Any]) -> Table:
-    """All contenders of one shape and pass: time, rate, ratio, memory, error."""
+    """Return the contenders of one shape and pass: time, rate, ratio, memory, error."""
     table = _table(heading(result))
     columns = ("contender", "ms", "+-%", result["unit"], "of peak", "x ours", "memory", "error")
     for name in columns:
@@ -43,7 +43,7 @@ def contenders_table(result: dict[str, Any]) -> Table:
 
 
 def notes(result: dict[str, Any]) -> list[str]:
-    """Why contenders are missing from the figures, one line each."""
+    """Return why contenders are missing from the figures, one line each."""
     return [
         f"  {row['label']}: {row['status']}: {row.get('reason', '')}"
         for row in result["contenders"]
@@ -52,7 +52,7 @@ def notes(result: dict[str, Any]) -> list[str]:
 
 
 def summary_table(results: Iterable[dict[str, Any]]) -> Table:
-    """One line a shape and pass: our time and the best peer's."""
+    """Return a row per shape and pass: our time and its ratio to the best peer's."""
     table = _table("ours beside the best peer (ratio: time of the peer / ours)")
     left = ("problem", "shape", "best peer")
     for name in ("problem", "shape", "pass", "ours ms", "of peak", "best peer", "ratio"):
@@ -73,7 +73,7 @@ def summary_table(results: Iterable[dict[str, Any]]) -> Table:
 
 
 def targets_table(results: Iterable[dict[str, Any]]) -> Table:
-    """Every ratio that is to be shown, and whether it was."""
+    """Return every target ratio, and whether it was reached."""
     table = _table("targets (ratio: time of the other / ours; copy: share of the copy rate)")
     for name in ("problem", "shape", "pass", "beside", "ratio", "at least", "verdict"):
         justify = "right" if name in ("ratio", "at least") else "left"
@@ -94,7 +94,7 @@ def targets_table(results: Iterable[dict[str, Any]]) -> Table:
 
 
 def plain(title: str, columns: Iterable[str]) -> Table:
-    """A table without rows."""
+    """Return a table without rows."""
     table = _table(title)
     for name in columns:
         table.add_column(name, no_wrap=True)
@@ -138,6 +138,6 @@ def _bytes(value: int | None) -> str:
 
 
 def _worst(errors: dict[str, dict[str, Any]]) -> str:
-    """The largest relative error of a head over all outputs, and of which."""
+    """Return the largest relative error of a head over all outputs, and its output."""
     found = [(e["worst"], name) for name, e in errors.items() if "worst" in e]
     return "{:.1e} {}".format(*max(found)) if found else ""

@@ -1,4 +1,4 @@
-"""The clock: single calls between CUDA events, L2 flushed, contenders taking turns."""
+"""Times single calls between CUDA events with a flushed L2; contenders take turns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from grader.kernel.dispatch import DispatchMode
 
 _FLUSH_BYTES = 256 * 2**20
-# Assumed rate of the GPU's cycle counter, which only sets how long it is kept busy.
+# Assumed rate of the GPU's cycle counter, by which `sample` keeps it busy.
 _CYCLES_PER_S = 1.9e9
 _MAX_DELAY_S = 3e-3
 _SLOW_ROUNDS = 5
@@ -35,10 +35,10 @@ class Clock:
             torch.cuda.synchronize()
 
     def sample(self, call: Callable[[], Any], delay_s: float = 2e-4) -> float:
-        """Milliseconds of one call with a cold L2.
+        """Return the milliseconds of one call with a cold L2.
 
-        The GPU is kept busy for `delay_s` first, while Python prepares the launches: what is
-        measured is the GPU's time, not that of the launches, unless these take longer.
+        The GPU first spins for `delay_s` while Python queues the launches, so that their time is
+        not measured unless it is longer.
         """
         if not self.is_cuda:
             start = time.perf_counter()
@@ -57,7 +57,7 @@ class Clock:
         return begin.elapsed_time(end)
 
     def launch_s(self, call: Callable[[], Any]) -> float:
-        """Seconds that Python needs to launch one call."""
+        """Return the seconds that Python needs to launch one call."""
         self.synchronize()
         start = time.perf_counter()
         call()
@@ -67,7 +67,7 @@ class Clock:
 
 
 class Entrant:
-    """A call, by number of the input set, that takes part in `interleave`."""
+    """A participant of `interleave`: a function of the number of an input set."""
 
     def __init__(self, call: Callable[[int], Any], sets: int) -> None:
         self.call = call
@@ -80,16 +80,16 @@ class Entrant:
         self._turn = 0
 
     def warm_up(self, clock: Clock) -> None:
-        """Call every set once, and learn how long launching and running take."""
+        """Call every set once, and estimate the times of launching and running."""
         for number in range(self.sets):
             self.call(number)
-        # Three times: after a slow contender Python's own code has left the caches.
+        # Three times: after a slow contender Python's code is no longer cached.
         self._delay_s = 3e-4 + 3 * min(clock.launch_s(lambda: self.call(0)) for _ in range(2))
         self._estimate_ms = min(self._time(clock) for _ in range(2))
 
     @property
     def cost_ms(self) -> float:
-        """What one sample takes, waiting included."""
+        """The milliseconds that one sample costs, including the wait."""
         return self._estimate_ms + 1e3 * min(self._delay_s, _MAX_DELAY_S) + 0.3
 
     def _time(self, clock: Clock) -> float:
@@ -107,11 +107,11 @@ def interleave(
     rng: random.Random,
     least: int = 5,
 ) -> None:
-    """Fill `samples_ms` of every entrant: rounds of one call each, in a new order every round.
+    """Fill `samples_ms` of every entrant in rounds of one call each, in a random order.
 
-    At most `rounds` rounds, fewer where `seconds` do not suffice, never fewer than `least`. One
-    that takes more than ten times the fastest joins some five of them. One that raises is out, its
-    exception in `fault`.
+    There are at most `rounds` rounds, fewer if `seconds` do not suffice, but at least `least`. An
+    entrant over ten times slower than the fastest joins about five rounds. One that raises drops
+    out, with the exception in `fault`.
     """
     running = []
     for entrant in entrants:
@@ -142,7 +142,7 @@ def interleave(
 
 
 def spread(samples: Sequence[float]) -> dict[str, Any]:
-    """Median and quartiles of some samples, in milliseconds."""
+    """Return median, quartiles, minimum and number of samples in milliseconds."""
     ordered = sorted(samples)
     if len(ordered) == 1:
         low = high = ordered[0]
@@ -157,7 +157,7 @@ def spread(samples: Sequence[float]) -> dict[str, Any]:
 
 
 def extra_bytes(call: Callable[[], Any], outputs_of: Callable[[Any], list[torch.Tensor]]) -> int:
-    """Peak of allocated GPU memory during a call, without what was there and what it returns."""
+    """Return the peak of GPU memory allocated by a call, without its outputs."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -169,7 +169,7 @@ def extra_bytes(call: Callable[[], Any], outputs_of: Callable[[Any], list[torch.
 
 
 class Traffic(DispatchMode):
-    """Adds up the bytes of the tensors that each of PyTorch's operations reads and writes."""
+    """Sums the bytes of the tensors that PyTorch's operations read and write."""
 
     moved = 0
 
@@ -182,9 +182,9 @@ class Traffic(DispatchMode):
 
 
 def ceilings(clock: Clock, device: str) -> dict[str, float]:
-    """What this GPU reaches now: bf16 matmul 8192^3 in TFLOP/s, a 4 GB copy in GB/s read + write.
+    """Measure this GPU: bf16 matmul 8192^3 in TFLOP/s, a 4 GB copy in GB/s read + write.
 
-    A GPU with less than 40 GB copies a tenth of its memory; the CPU of a dry run, a little.
+    A GPU with less than 40 GB copies a tenth of its memory; a dry run on the CPU 1 MiB.
     """
     size, copied = (8192, 4 * 2**30) if clock.is_cuda else (64, 2**20)
     if clock.is_cuda:

@@ -1,8 +1,8 @@
-"""Our own kernel under other launch configurations: `python -m benchmarks.variants p04`.
+"""Times our own kernel with other launch configurations: `python -m benchmarks.variants p04`.
 
 The function by which the solution chooses tiles is replaced for each variant. Variants compile in
-parallel, each result is checked, then they take turns; the better third takes more. Where a
-solution's configs are one dict per kernel (p08, p09), `--kernel` says which to vary: the forward
+parallel, each result is checked, then they are timed in turns, the best third more often. Where a
+solution has one configuration per kernel (p08, p09), `--kernel` says which to vary: the forward
 kernel is timed in the forward pass, any other in the backward pass.
 """
 
@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks import precompile, record, shapes, table
 
 _SHORT = {"BLOCK_M": "M", "BLOCK_N": "N", "num_warps": "w", "num_stages": "s"}
-# What the kernels' headers ask of their tiles; a variant that breaks it would read out of bounds
+# Requirements on tiles in the kernels' headers; a variant that breaks one would read out of bounds
 # or count pairs twice.
 _RULES: dict[tuple[str, str | None], tuple[str, Callable[[dict[str, int]], bool]]] = {
     ("p08", "dkdv"): ("BLOCK_M divides BLOCK_N", lambda c: c["BLOCK_N"] % c["BLOCK_M"] == 0),
@@ -36,7 +36,7 @@ _RULES["p09", "forward"] = _RULES["p08", "dq"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the options."""
     p = argparse.ArgumentParser(
         prog="python -m benchmarks.variants",
         description="Time a model answer under other configurations.",
@@ -72,7 +72,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def product(options: argparse.Namespace) -> list[precompile.Overrides]:
-    """All combinations of the values given; a key that was not given is left alone."""
+    """Return all combinations of the given values; keys without values are not overridden."""
     axes: dict[str, list[int]] = {
         "BLOCK_M": options.block_m,
         "BLOCK_N": options.block_n,
@@ -91,15 +91,15 @@ def product(options: argparse.Namespace) -> list[precompile.Overrides]:
 
 
 def label(overrides: precompile.Overrides) -> str:
-    """ "M128 N64 w8 s3"; the configuration in force is "current"."""
+    """Return a variant's label, such as "M128 N64 w8 s3"."""
     return " ".join(f"{_SHORT.get(key, key + '=')}{value}" for key, value in overrides.items())
 
 
 def current_config(module: Any, function: Callable[[], Any], kernel: str | None) -> dict[str, Any]:
-    """What the module's `precompile.chooser` chooses in a call of `function`.
+    """Return what the module's `precompile.chooser` chooses in a call of `function`.
 
     Raises:
-        ValueError: `kernel` is not one of the kernels it configures.
+        ValueError: `kernel` is not one of the kernels that the function configures.
     """
     seen: list[dict[str, Any]] = []
     chooser = precompile.chooser(module)
@@ -124,13 +124,13 @@ def current_config(module: Any, function: Callable[[], Any], kernel: str | None)
 
 
 def broken_rule(problem: str, kernel: str | None, config: dict[str, Any]) -> str | None:
-    """The rule of the kernel that a configuration breaks, if any."""
+    """Return the rule of the kernel that a configuration breaks, or None."""
     rule, holds = _RULES.get((problem, kernel), ("", lambda _: True))
     return None if holds(config) else rule
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 if anything was timed."""
+    """Run the command; return 0 if anything was timed, 2 for wrong usage, else 1."""
     options = parser().parse_args(argv)
     console = Console(width=table.WIDTH, highlight=False)
     try:
@@ -188,7 +188,7 @@ def measure(
     clock: Any,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Compile, check and time the variants on one shape; plain data for the record."""
+    """Compile, check and time the variants on one shape; return plain data for the record."""
     from benchmarks.contenders import OURS, build, is_fatal, reason
     from benchmarks.inputs import load_solution, make_inputs, oracle
     from benchmarks.run import Runner
@@ -284,7 +284,7 @@ def measure(
 
 
 def ranking(result: dict[str, Any]) -> Table:
-    """The variants, best first; registers and spills are those of the largest kernel."""
+    """Return a table of variants, fastest first, with resources of the varied or largest kernel."""
     title = f"{table.heading(result)}  {result['kernel'] or ''}  now: {label(result['current'])}"
     found = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     for name in ("variant", "ms", "+-%", "rate", "regs", "spills", "shared KiB", "error"):

@@ -1,4 +1,4 @@
-"""A bare git repository with a branch for each student, as `grader submit --to` fills it."""
+"""Reads a bare git repository with a branch for each student, as `grader submit --to` fills it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from classroom.records import CourseError, utc
 from grader.source.intake.entries import shown
 
-# As much as an archive of one submission may hold, and as many files.
+# The limits of an archive of one submission.
 _MAX_BYTES, _MAX_FILES = 32 * 2**20, 10_000
-_MAX_LISTING = 8 * 2**20  # bytes of their names, with what git says of each
+_MAX_LISTING = 8 * 2**20  # bytes of `git ls-tree`'s output
 _PUSHED = re.compile(rb" ([0-9]{1,12}) [+-][0-9]{4}\t")
 
 
@@ -27,10 +27,10 @@ def is_repository(folder: Path) -> bool:
 
 
 def branches(repository: Path, work: Path) -> Iterator[tuple[str, Path, str | None]]:
-    """Give each branch: its name, an archive of its last commit in `work`, and when it was pushed.
+    """Give each branch: its name, an archive of its last commit in `work`, and its time of push.
 
-    The time, in UTC, is that of the repository's own log; None where it keeps none. What a commit
-    says of its time is its author's. Of what no archive may hold, the archive is an empty file.
+    The time, in UTC, is from the repository's own log, None if there is none: a commit's time is
+    its author's choice. The archive of a commit beyond the limits is an empty file.
 
     Raises:
         CourseError: git cannot read the repository.
@@ -48,9 +48,9 @@ def branches(repository: Path, work: Path) -> Iterator[tuple[str, Path, str | No
 
 
 def _files(repository: Path, commit: str) -> list[tuple[bytes, bytes]]:
-    """Return what ls-tree says of each file, and its name; nothing where they are too many.
+    """Return ls-tree's facts about each file, and its name; nothing where there are too many.
 
-    A few trees that hold each other many times over have more names than any disk can keep.
+    A few trees that contain each other many times list more names than any disk can hold.
     """
     command = ["git", "--git-dir", str(repository), "ls-tree", "-r", "-l", "-z", commit]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=_environment()) as listing:
@@ -64,10 +64,9 @@ def _files(repository: Path, commit: str) -> list[tuple[bytes, bytes]]:
 
 
 def _pack(repository: Path, files: list[tuple[bytes, bytes]], path: Path) -> None:
-    """Write a tar of `files`, byte for byte: `git archive` would do what a .gitattributes says.
+    """Write a tar of `files`, byte for byte: `git archive` would obey .gitattributes.
 
-    Such a file is the student's, and may have the text of a commit put into others, any number of
-    times.
+    That file is the student's, and could expand placeholders in others without limit.
     """
     blobs = [(*facts.split()[:3], name) for facts, name in files if facts.split()[1] == b"blob"]
     said = _git(repository, "cat-file", "--batch", stdin=b"".join(b"%s\n" % b[2] for b in blobs))

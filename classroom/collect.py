@@ -1,6 +1,6 @@
-"""`grader class collect` and `status`: finds out which submission is whose, and says what there is.
+"""`grader class collect` and `status`: assigns submissions to students, and shows the class.
 
-Each submission is read, and the last one of every student is kept.
+Each submission is read, and the last file of every student and problem is stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from grader.source.intake import archives, receipt
 from grader.source.intake.entries import shown
 from grader.spec.problem import problem_ids
 
-_CONFLICTS = 10  # that are named
+_CONFLICTS = 10  # to name in a message
 
 
 def collect(
@@ -41,13 +41,13 @@ def collect(
     assignment: str | None = None,
     choose: Collection[str] = (),
 ) -> Collected:
-    """Read the submissions in a folder or an archive; `times` says when they came.
+    """Read the submissions in a folder or an archive; `times` says when they were handed in.
 
-    `assignment` is what the names of clones begin with. `choose` names the submission that counts
-    of a student for whom several accounts handed in.
+    The names of clones begin with `assignment`. `choose` names the submission that counts for a
+    student for whom several accounts handed in.
 
     Raises:
-        CourseError: it is no folder and no archive of submissions, none is of a student on the
+        CourseError: `source` is no folder or archive of submissions, none is of a student on the
             roster, or a student has submissions of several accounts.
     """
     with unpacked(source) as (folder, notes), own_folder() as work:
@@ -66,10 +66,10 @@ def collect(
 
 
 def _decided(found: Sequence[Found], ids: Collection[str], choose: Collection[str]) -> list[Found]:
-    """Return the submissions without those that lost to one named in `choose`.
+    """Return the submissions without those that lose to an account named in `choose`.
 
-    `ids` are those of the roster; without a roster everybody counts. The
-    instructor decides between accounts, never a date.
+    `ids` are those of the roster; without a roster everybody counts. Only the instructor decides
+    between several accounts of a student, never a date.
     """
     by_student: dict[str, dict[str, list[Found]]] = {}
     for one in found:
@@ -109,7 +109,7 @@ def _is_in(choose: Collection[str], one: Found) -> bool:
 
 
 def _by_student(times: Times, matching: Matching) -> dict[str, str]:
-    """Return the times by student: the row's id says whose it is, its login where no id does."""
+    """Return the times by student, who is found by the row's id, or else by its login."""
     found: dict[str, str] = {}
     for (id, login), time in times.items():
         student = matching.student(id, *NAMED) or matching.student(login, "login")
@@ -120,7 +120,7 @@ def _by_student(times: Times, matching: Matching) -> dict[str, str]:
 
 
 class _Read:
-    """Reads what students handed in; `data` are all files by SHA-256."""
+    """Reads hand-ins; `data` has all files by SHA-256, `requests` the requests for a regrade."""
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}
@@ -129,9 +129,9 @@ class _Read:
     def student(
         self, student: str, ones: Iterable[Found], time: str | None
     ) -> tuple[HandIn, Mapping[str, bytes]]:
-        """Read all submissions of a student: of each problem the last file counts.
+        """Read all submissions of a student: the last file of each problem counts.
 
-        What was handed in together with another one counts where that cannot be read.
+        A submission with a `number` below zero is read only if those beside it cannot be.
         """
         ordered = sorted(ones, key=lambda one: one.order, reverse=True)
         time = time or ordered[0].submitted_at
@@ -199,10 +199,10 @@ def render(
     interrupted: bool = False,
     running: str | None = None,
 ) -> str:
-    """Return what a class has come to as lines of at most `width` cells.
+    """Return the summary of a class as lines of at most `width` cells.
 
-    Who is missing, what failed, what is left; then what a run alone knows: what became of what it
-    collected, and how many files it graded.
+    It shows who is missing, what failed and what is left. `kept`, `left_out`, `graded`, `cached`
+    and `written` are known only to a run.
     """
     lines: list[str] = []
 
@@ -220,7 +220,7 @@ def render(
     grades = [grade for grade in standing.grades.values() if grade.key is not None]
     if running:
         row("at work", running)
-    # A request for another look alone is no submission.
+    # A hand-in with a request for a regrade alone is no submission.
     submitted = {id for id, one in hand_ins.items() if one.files or one.error}
     row("students", f"{len(ids)}, {len(ids.keys() & submitted)} have handed in")
     if missing := [id for id in ids if id not in submitted]:
@@ -262,7 +262,7 @@ def render(
 
 
 def _some(names: Iterable[str]) -> str:
-    """Name the first, and say how many more there are."""
+    """Return the number of names, the first of them, and how many more there are."""
     names = list(names)
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"{len(names)}: {', '.join(clean(name, 60) for name in names[:_LISTED])}{more}"
@@ -279,7 +279,7 @@ LISTS = {  # who is in the class, and when each handed in
 
 
 def _collect(options: argparse.Namespace) -> int:
-    """Collect, show what there is now; return 0."""
+    """Collect, show the summary of the class; return 0."""
     with locked(options.course), Store(options.course / DATABASE) as store:
         collected, kept = into(store, options)
         standing = read_standing(store, problems=problem_ids())
@@ -297,7 +297,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def into(store: Store, options: argparse.Namespace) -> tuple[Collected, Kept | None]:
-    """Put a roster and submissions into the database; all is read before anything is stored.
+    """Store a roster and submissions in the database, after both were read completely.
 
     Raises:
         CourseError: the roster, the times or the submissions cannot be used.

@@ -1,6 +1,6 @@
-"""What a person decides about one student: `override`, `extend`, `comment`, `answer`, `forget`.
+"""Commands that decide about one student: `override`, `extend`, `comment`, `answer`, `forget`.
 
-All but the last are rows of one table, each with student, author and reason, and are never deleted.
+All but the last add rows to one table, with student, author and reason. Only `forget` deletes rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PLURALS = {"extend": "extensions"}
 
 
 def _command(about: str, kind: str, needed: Sequence[str], *optional: str) -> Command:
-    """Return the command that keeps one kind of decision; its options are the record's fields."""
+    """Return the command that stores one kind of decision; its options are the record's fields."""
     helps = {name: text for name, (_, text) in _OPTIONS.items()}
     helps["reason"] = _TEXTS.get(kind, helps["reason"])
     helps |= dict.fromkeys(optional, "this one alone (default: all)")
@@ -49,7 +49,7 @@ def _command(about: str, kind: str, needed: Sequence[str], *optional: str) -> Co
 def _decide(
     kind: str, needed: Sequence[str], fields: Sequence[str], options: argparse.Namespace
 ) -> int:
-    """Keep a decision, or with --list show all of its kind; return 0."""
+    """Store a decision, or with --list show all of its kind; return 0."""
     with open_class(options.course) as store:
         if not options.list:
             need(options, needed)
@@ -71,7 +71,7 @@ def _decide(
 def _expect_fit(
     store: Store, options: argparse.Namespace, kind: str, given: dict[str, object]
 ) -> None:
-    """See that points are possible where the problem is graded, and an answer has a question."""
+    """Check that points are within the problem's range, and that an answer has a request."""
     student, problem = given["student"], given.get("problem")
     if kind == "override":
         policy = read_policy(options.course)
@@ -100,7 +100,7 @@ def open_requests(decisions: Sequence[Decision]) -> list[Decision]:
 
 
 def _requests(options: argparse.Namespace) -> int:
-    """Show requests for another look without an answer, with --all each; return 0."""
+    """Show requests for a regrade without an answer, with --all every one; return 0."""
     with open_class(options.course) as store:
         found = store.decisions("request", "answer")
     shown = found if options.all else open_requests(found)
@@ -130,8 +130,8 @@ def _show(rows: Iterable[str], *, width: int = 80, color: bool = False) -> str:
 def _forget(options: argparse.Namespace) -> int:
     """Delete a student's rows and files; return 0, or without --yes delete nothing and return 1.
 
-    Pages and gradebooks about the whole class are deleted too, where they may hold the student:
-    `report` and `publish` write them anew.
+    Pages and gradebooks of the whole class, which may show the student, are deleted too: `report`
+    and `publish` write them again.
     """
     need(options, ("student",))
     course: Path = options.course
@@ -153,7 +153,7 @@ def _forget(options: argparse.Namespace) -> int:
 def _forgotten(
     student: str, rows: int | None, files: Sequence[str], source: str | None
 ) -> list[str]:
-    """Say what was deleted of a student, and what was not; `rows` is None before --yes."""
+    """Return lines on what was deleted of a student and what not; `rows` is None before --yes."""
     id = clean(student, 60)
     if rows is None:
         lines = [f"{id}: nothing is deleted yet; --yes deletes, for good:"]

@@ -1,4 +1,4 @@
-"""What runs gradings: Parsl, on this machine or wherever a configuration says.
+"""Runs gradings with Parsl, on this machine or wherever a configuration says.
 
 Source: Parsl 2026.10.26, https://parsl.readthedocs.io (HighThroughputExecutor, providers).
 """
@@ -41,40 +41,40 @@ from grader.isolate import capacity, reaper, usage
 from grader.spec.problem import ROOT
 
 _T = TypeVar("_T")
-# Grading the nine model answers on one core takes 0.8 GiB at its peak; wrong ones take more.
+# Grading the nine model answers on one core peaks at 0.8 GiB; wrong answers use more.
 BYTES_PER_WORKER = 2 * 2**30
-# A worker's death is noticed after the first, that of this process or of a node after the second.
+# The death of a worker is noticed after the first time, of this process or a node after the second.
 _HEARTBEAT_S, _LOST_S = 3, 20
 _CLEANUP_S, _END_S = 20.0, 30.0
 _POOL = "parsl.executors.high_throughput.process_worker_pool"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
-# Workers belong to no session that would end with this process: they look whether it is there.
+# No session ends the workers together with this process: they poll whether it is alive.
 _WORKER_INIT = """export PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}}
 ( while kill -0 {pid} 2>/dev/null; do sleep 1; done; kill 0 ) &"""
-# Not by their numbers: where there are more workers than GPUs, Parsl 2026.10.26 takes a number for
-# that of a worker and divides it, and all would be on the first.
+# GPUs are named by UUID: with more workers than GPUs, Parsl 2026.10.26 takes a number for that of a
+# worker and divides it, which would put all workers on the first GPU.
 _NAME_GPUS = """
 import torch
 for number in range(torch.cuda.device_count()):
     print(f"GPU-{torch.cuda.get_device_properties(number).uuid}")
 """
-# While one grading measures, the tests of others run on the CPU. Five at a time kept an H100 with
-# 16 cores measuring from the first one on (docs/records/rate-h100-2026-11-28.json).
+# While one grading measures, the tests of others run on the CPU. Five at a time were enough for an
+# H100 with 16 cores never to wait (docs/records/rate-h100-2026-11-28.json).
 _CORES_PER_WORKER, _MOST_PER_GPU = 3, 5
 
 
 class ParslEngine:
-    """Runs gradings on Parsl; what a function and its argument need travels with them.
+    """Runs gradings on Parsl; a function and its argument are pickled and sent to a worker.
 
-    `workers` is how many run at a time, in the order in which they were handed in; None where that
-    is not known here. Use one at a time in a process.
+    `workers` is how many run at a time, in the order of submission, or None if that is unknown.
+    A process can use one engine at a time.
     """
 
     def __init__(self, config: Config, folder: Path) -> None:
-        """Start the engine; what it writes goes into `folder`, which is removed by `close`.
+        """Start the engine, which writes into `folder`; `close` removes the folder.
 
         Raises:
-            EngineFault: it does not start.
+            EngineFault: the engine does not start.
         """
         self._folder = folder
         self.workers = _workers(config)
@@ -87,9 +87,9 @@ class ParslEngine:
                 if isinstance(executor.provider, parsl.providers.KubernetesProvider):
                     pods.fit(executor)
                 if executor.block_error_handler is simple_error_handler:  # Parsl's default
-                    # That one ends all when the first node is lost, also after hours of work.
+                    # It ends the whole run when the first node is lost, even after hours of work.
                     executor.block_error_handler = windowed_error_handler
-        reaper.adopt_orphans()  # to find what the engine leaves behind
+        reaper.adopt_orphans()  # to end processes that the engine leaves behind
         self._kernel: Any = None
         try:
             with _ctrl_c_blocked():
@@ -102,14 +102,14 @@ class ParslEngine:
             raise
 
     def submit(self, function: Callable[[Any], _T], argument: Any) -> Future[_T]:
-        """Run `function(argument)` when there is room; an exception of the future is a fault."""
+        """Run `function(argument)` on a free worker; an exception of the future is a fault."""
         return parsl.python_app(function, data_flow_kernel=self._kernel)(argument)
 
     def check(self) -> None:
-        """See that results can still come: Parsl does not notice that its interchange has ended.
+        """Check that results can still arrive: Parsl does not notice the death of its interchange.
 
         Raises:
-            EngineFault: none will.
+            EngineFault: no more results can arrive.
         """
         for executor in self._kernel.executors.values():
             process = getattr(executor, "interchange_proc", None)
@@ -117,12 +117,12 @@ class ParslEngine:
                 raise EngineFault(f"Parsl's interchange has ended (exit code {process.returncode})")
 
     def close(self, *, keep_logs: bool = False) -> None:
-        """End everything that runs, and wait for that, but not for ever.
+        """End all processes of the engine, and wait for a limited time.
 
-        Nothing is left but the logs, if they are to be kept.
+        Every file is removed, except the logs if `keep_logs`.
         """
         kernel, self._kernel = self._kernel, None
-        if kernel is not None:  # without its interchange, Parsl's own clean-up waits for ever
+        if kernel is not None:  # without its interchange, Parsl's clean-up never ends
             ending = threading.Thread(target=_clean_up, args=(kernel,), daemon=True)
             ending.start()
             ending.join(_CLEANUP_S)
@@ -133,7 +133,7 @@ class ParslEngine:
         scratch.sweep()
 
     def _end_processes(self) -> None:
-        """Let gradings end in good order, then kill what is left."""
+        """Ask all new descendants to end, and kill those that are still there after a while."""
         deadline = time.monotonic() + _END_S
         while time.monotonic() < deadline:
             left = [p for p in usage.descendants(os.getpid()) if p not in self._before]
@@ -149,7 +149,7 @@ class ParslEngine:
 
 @contextlib.contextmanager
 def _ctrl_c_blocked() -> Iterator[None]:
-    """Block SIGINT; the processes and threads that are started meanwhile never get it.
+    """Block SIGINT for the processes and threads that the block starts.
 
     A terminal sends it to the whole foreground process group, not to this process alone.
     """
@@ -161,12 +161,12 @@ def _ctrl_c_blocked() -> Iterator[None]:
 
 
 def _clean_up(kernel: Any) -> None:
-    with contextlib.suppress(Exception):  # what it does not end, `_end_processes` does
+    with contextlib.suppress(Exception):  # `_end_processes` ends the rest
         kernel.cleanup()
 
 
 def _workers(config: Config) -> int | None:
-    """Return how many workers there are on this machine, None if there may be some elsewhere."""
+    """Return the number of workers on this machine, None if some may be elsewhere."""
     counts = []
     for executor in config.executors:
         provider = getattr(executor, "provider", None)
@@ -183,14 +183,14 @@ def _reap(pids: list[int]) -> None:
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether an exception of a future says that the engine runs nothing any more."""
+    """Whether an exception of a future means that the engine is dead."""
     return isinstance(error, BadStateException)
 
 
 def _start_by_module(executor: HighThroughputExecutor) -> None:
-    """Start Parsl's own processes with this Python: its scripts need not be on the PATH.
+    """Have Parsl start its processes with this Python: its scripts may not be on the PATH.
 
-    The interchange is on this machine and ends with this process; workers notice that it is gone.
+    The interchange is on this machine and ends with this process; workers notice its end.
     """
     if list(executor.interchange_launch_cmd) == DEFAULT_INTERCHANGE_LAUNCH_CMD:
         interchange = [sys.executable, "-P", "-m", _INTERCHANGE]
@@ -202,10 +202,10 @@ def _start_by_module(executor: HighThroughputExecutor) -> None:
 
 
 def local_config(jobs: int | None, device: str, environment: Mapping[str, str]) -> Config:
-    """Return the configuration for this machine: as many workers as it carries, or `jobs`.
+    """Return the configuration for this machine, with `jobs` workers or as many as fit.
 
-    A worker has a core, which a grading mostly uses no more than, and 2 GiB. With GPUs it sees one
-    of them, which it shares with another worker or two where there are cores for them.
+    A worker needs one core, of which a grading rarely uses more, and 2 GiB. It sees one of the
+    GPUs, if there are any, and shares it with others if there are enough cores.
     """
     cores = max(1, int(capacity.cores()))
     gpus = _gpus(device, environment)
@@ -235,7 +235,7 @@ def local_config(jobs: int | None, device: str, environment: Mapping[str, str]) 
 
 
 def _gpus(device: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the GPUs that CUDA sees, as CUDA_VISIBLE_DEVICES may have them."""
+    """Return the names of the GPUs that CUDA sees, in the form of CUDA_VISIBLE_DEVICES."""
     if device == "cpu":
         return []
     asked = subprocess.run(
@@ -247,7 +247,7 @@ def _gpus(device: str, environment: Mapping[str, str]) -> list[str]:
     )
     found = asked.stdout.split() if asked.returncode == 0 else []
     visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    if any(name.startswith("MIG-") for name in visible):  # a part of a GPU, by whose UUID
+    if any(name.startswith("MIG-") for name in visible):  # a part of a GPU, by its own UUID
         return [name.strip() for name in visible][: len(found)]
     return found
 
@@ -255,12 +255,12 @@ def _gpus(device: str, environment: Mapping[str, str]) -> list[str]:
 def read_config(path: Path) -> Config:
     """Return the configuration in a Python or TOML file.
 
-    A Python file makes one named `config`. A TOML file has a table [executor] with arguments of
-    Parsl's HighThroughputExecutor and a table [executor.provider] with `type`, the name of one of
-    Parsl's providers, and its arguments; [executor.provider.launcher] likewise.
+    A Python file defines `config`. A TOML file has a table [executor] with arguments of Parsl's
+    HighThroughputExecutor and a table [executor.provider] with `type`, the name of one of Parsl's
+    providers, and its arguments; [executor.provider.launcher] likewise.
 
     Raises:
-        CourseError: it cannot be read, fails, or makes something else.
+        CourseError: the file cannot be read, fails, or defines no configuration.
     """
     if path.suffix not in (".py", ".toml"):
         raise CourseError(f"--engine: got {path}, expected a .py or a .toml file")
@@ -299,7 +299,7 @@ def _of_toml(path: Path, text: str) -> Config:
         arguments["provider"] = _made(parsl.providers, arguments["provider"], "executor.provider")
         executor = HighThroughputExecutor(**{"label": "engine"} | arguments)
         return Config(executors=[executor], usage_tracking=0)
-    except Exception as error:  # of whatever class Parsl and its checks of types raise
+    except Exception as error:  # Parsl and its type checks raise various classes
         text = " ".join(str(error).split())
         raise CourseError(f"--engine: {path}: {text[:300]}") from None
 

@@ -1,4 +1,4 @@
-"""What came out of a class in numbers: points, checks, causes, steps and times, without names."""
+"""Statistics of a class without names: points, checks, causes, steps and times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOT_FAILED = (
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A row of a chart: so many of `of` students; a check or a cause has an `id` too."""
+    """A row of a chart: `count` of `of` students; a check or a cause also has an `id`."""
 
     label: str
     count: int
@@ -38,7 +38,7 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """The middle and the ends of some numbers; the quartiles are inclusive."""
+    """Number, extremes, median and inclusive quartiles of a set of numbers."""
 
     count: int
     lowest: float
@@ -49,7 +49,7 @@ class Spread:
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """Return the middle and the ends of `values`, None where there are none."""
+    """Return the spread of `values`, None where there are none."""
     found = sorted(values)
     if not found:
         return None
@@ -60,8 +60,8 @@ def spread(values: Iterable[float]) -> Spread | None:
 
 
 def histogram(values: Sequence[float], possible: float, parts: int) -> tuple[Bar, ...]:
-    """Count points in `parts` equal ranges; none and all of what is possible are counted apart."""
-    bounds = [possible * number / parts for number in range(parts)]  # each is in the range below
+    """Count points in `parts` equal ranges; zero and full points have rows of their own."""
+    bounds = [possible * number / parts for number in range(parts)]  # each ends a range
     places = (
         parts + 1 if value >= possible else bisect.bisect_left(bounds, max(value, 0))
         for value in values
@@ -73,10 +73,11 @@ def histogram(values: Sequence[float], possible: float, parts: int) -> tuple[Bar
 
 
 def summarize(standing: Standing) -> SimpleNamespace:
-    """Return what came out of a class, as its page shows it.
+    """Return the statistics of a class for its page.
 
-    `faults` are texts of faults with the number of grades they hold. A problem's `points` are of
-    students whose points are decided, late days counted; `unnamed` have failures without a cause.
+    `faults` has texts of faults and how many grades each holds up. A problem's `points` are those
+    of students whose points are decided, late days counted; `unnamed` counts students with
+    failures but no named cause.
     """
     problems = tuple(_of_problem(standing, load_problem(id)) for id in standing.problems)
     grades = standing.grades.values()
@@ -104,7 +105,7 @@ def _files(standing: Standing, student: str) -> dict[str, str]:
 def _total(
     standing: Standing, problems: Sequence[SimpleNamespace], name: str, *, bonus: bool
 ) -> SimpleNamespace | None:
-    """Return the sum of the required or of the bonus problems, of students with all decided."""
+    """Return the totals of required or bonus problems, over students with all points decided."""
     of = [problem for problem in problems if problem.bonus is bonus]
     if not of:
         return None
@@ -153,7 +154,7 @@ def _of_problem(standing: Standing, problem: Problem) -> SimpleNamespace:
 
 
 def _is_stub(result: ProblemResult) -> bool:
-    """Whether nothing of the problem was begun."""
+    """Whether no step of the problem was begun."""
     step = result.message.step if result.message else None
     return result.verdict is Verdict.NOT_IMPLEMENTED and step in (None, 1)
 
@@ -163,14 +164,14 @@ def _failed(result: ProblemResult) -> list[CheckResult]:
 
 
 def _checks(results: Sequence[ProblemResult]) -> tuple[Bar, ...]:
-    """Return the checks that some student fails, the one that most fail first."""
+    """Return the checks that any student fails, the most failed first."""
     failed = Counter(check.id for result in results for check in _failed(result))
     titles = {check.id: check.title for result in results for check in result.checks}
     return tuple(Bar(titles[id], n, len(results), id) for id, n in failed.most_common())
 
 
 def _causes(results: Sequence[ProblemResult]) -> tuple[tuple[Bar, ...], int]:
-    """Return the causes by number of students, and how many students have failures without one."""
+    """Return the causes by number of students, and how many students fail without a cause."""
     counts: Counter[str] = Counter()
     titles, unnamed = {}, 0
     for result in results:
@@ -184,7 +185,7 @@ def _causes(results: Sequence[ProblemResult]) -> tuple[tuple[Bar, ...], int]:
 
 
 def _funnel(problem: Problem, results: Sequence[ProblemResult]) -> SimpleNamespace:
-    """Return how many pass each step; `unknown` are wrong in a step that is not known."""
+    """Return how many students pass each step; `unknown` counts those wrong in an unknown step."""
     firsts = [_first_wrong_step(result, len(problem.steps)) for result in results]
     known = [step for step in firsts if step is not None]
     steps = tuple(
@@ -195,9 +196,9 @@ def _funnel(problem: Problem, results: Sequence[ProblemResult]) -> SimpleNamespa
 
 
 def _first_wrong_step(result: ProblemResult, count: int) -> int | None:
-    """Return the first step that is empty or wrong, one more than the last where none is.
+    """Return the first step that is empty or wrong, or one more than the last if none is.
 
-    None where something is wrong and the judge does not know in which step.
+    None means that a step is wrong and the judge does not know which.
     """
     failed = [check for check in result.checks if check.verdict is not Verdict.PASS]
     wrong = bool(_failed(result)) or result.verdict in (
@@ -213,7 +214,7 @@ def _first_wrong_step(result: ProblemResult, count: int) -> int | None:
 
 
 def _speed_of(result: FileResult) -> SpeedFigures | None:
-    """Return the speed of what earned full points for correctness, None where none was measured."""
+    """Return the speed of a fully correct file, None where none was measured."""
     parts = result.result.components
     right, speed = parts.get("correctness"), parts.get("speed")
     if right is None or speed is None or not isinstance(speed.figures, SpeedFigures):
@@ -223,7 +224,7 @@ def _speed_of(result: FileResult) -> SpeedFigures | None:
 
 
 def _speeds(results: Sequence[FileResult]) -> tuple[SimpleNamespace, ...]:
-    """Return speed-ups by device, of those who earned full points for correctness."""
+    """Return the speed-ups of fully correct files, by device."""
     found: dict[str, list[float]] = {}
     for result in results:
         speed = _speed_of(result)
@@ -237,7 +238,7 @@ def _speeds(results: Sequence[FileResult]) -> tuple[SimpleNamespace, ...]:
 
 
 def _doublings(values: Sequence[float]) -> tuple[Bar, ...]:
-    """Count speed-ups by powers of two, from the slowest to the fastest, at the most 20 rows."""
+    """Count speed-ups by powers of two, from the slowest to the fastest, in at most 20 rows."""
     bounds = [0.5 * 2**n for n in range(18)]
     found = [sum(bound <= value for bound in bounds) for value in values]
     labels = [

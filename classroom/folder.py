@@ -1,4 +1,4 @@
-"""A course's folder: who is at work in it, and what the commands of a class take as input."""
+"""A course's folder: its lock and its database, and checks of the commands' input."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FILE = ".lock"
 
 
 class Busy(EnvironmentFault):
-    """Another run is at work in the same folder; says which."""
+    """Another run holds the lock of the folder; the message says which."""
 
 
 @contextlib.contextmanager
 def locked(course: Path) -> Iterator[None]:
-    """Hold the lock of a course's folder, which is made if it is not there.
+    """Hold the lock of a course's folder, which is made if it is missing.
 
-    The lock goes with the process, however that ends.
+    The lock is released when the process ends, in whatever way.
 
     Raises:
         Busy: another process holds it.
@@ -63,7 +63,7 @@ def locked(course: Path) -> Iterator[None]:
 
 
 def holder(course: Path) -> str | None:
-    """Return who is at work in a course's folder, None if nobody is."""
+    """Return which process holds the lock of a course's folder, None if none does."""
     try:
         with open(course / FILE, encoding="utf-8", errors="replace") as file:
             try:
@@ -83,8 +83,8 @@ def open_class(course: Path) -> Store:
     """Return the store of the class in the folder `course`.
 
     Raises:
-        CourseError: there is no class in it.
-        StoreError: its database cannot be used.
+        CourseError: the folder has no database.
+        StoreError: the database cannot be used.
     """
     path = course / DATABASE
     if not path.is_file():
@@ -96,20 +96,20 @@ def open_class(course: Path) -> Store:
 
 
 def known_student(store: Store, student: str) -> str:
-    """Return the id of a student of the class, or of one who handed something in.
+    """Return `student` if it is the id of a student in the class, or of one who handed in.
 
     Raises:
-        CourseError: there is none of this id.
+        CourseError: nobody has this id.
     """
     known = {s.id for s in people(store)} | store.hand_ins().keys()
     return one_of(known, student, "--student")
 
 
 def one_of(known: Iterable[str], got: str, option: str) -> str:
-    """Return `got` where it is known.
+    """Return `got` if it is one of `known`.
 
     Raises:
-        CourseError: it is not; names what looks like it.
+        CourseError: it is not; the message names similar ones.
     """
     names = sorted(known)
     if got in names:
@@ -120,10 +120,10 @@ def one_of(known: Iterable[str], got: str, option: str) -> str:
 
 
 def need(options: object, names: Sequence[str]) -> None:
-    """See that options were given.
+    """Check that the options `names` were given.
 
     Raises:
-        CourseError: one was not.
+        CourseError: an option was not given.
     """
     missing = [name for name in names if getattr(options, name) is None]
     if missing:
@@ -131,10 +131,10 @@ def need(options: object, names: Sequence[str]) -> None:
 
 
 def made(record: type[_Record], **values: object) -> _Record:
-    """Return a record of what was given on the command line.
+    """Return a record with values from the command line.
 
     Raises:
-        CourseError: a value does not fit.
+        CourseError: a value is not valid.
     """
     try:
         return record(**values)

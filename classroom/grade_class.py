@@ -1,4 +1,4 @@
-"""`grader class grade`: collects, grades what has no result yet, and writes the gradebooks."""
+"""`grader class grade`: collects, grades files without a result, and writes the gradebooks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _RUNDIR = ".parsl"
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Grade; return 0, 3 where files are left that faults kept from being graded, 130 on Ctrl-C."""
+    """Grade; return 0, or 3 if faults left files without a result, or 130 on Ctrl-C."""
     problems = problems_named(options.only)
     _check(options)
     policy = read_policy(options.course)
@@ -92,9 +92,9 @@ def _grade(
     policy: Policy,
     stack: contextlib.ExitStack,
 ) -> tuple[View | None, bool]:
-    """Grade; return the view, which has counted, and whether Ctrl-C has ended it.
+    """Grade; return the view, which has the counts, and whether Ctrl-C ended the run.
 
-    From the start of an engine to the end of `stack`, Ctrl-C cuts nothing short.
+    From the start of an engine to the end of `stack`, Ctrl-C interrupts no code: it sets a flag.
     """
     how = {"official": options.official, "quick": options.quick}
     settings = Settings(device=options.device, limit_s=options.limit, **how)
@@ -128,7 +128,7 @@ def _grade(
 
 
 def _look(started: _Started | None, settings: Settings) -> Environment:
-    """Ask the machine that will grade what it is: with --engine that is another one."""
+    """Return the environment of the machine that grades: with --engine it is not this one."""
     if started is None:
         found = grading.look(settings)
     else:
@@ -151,7 +151,7 @@ def _look(started: _Started | None, settings: Settings) -> Environment:
 
 @contextlib.contextmanager
 def _engine(options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[_Started]:
-    """Start the engine, and end it; give it, and what says whether Ctrl-C came."""
+    """Start an engine, end it afterwards; give it and a function that says whether Ctrl-C came."""
     interrupted = stack.enter_context(_noted())
     engine = make_engine(options)
     keeps_logs = False
@@ -171,7 +171,7 @@ def make_engine(options: argparse.Namespace) -> ParslEngine:
     Raises:
         ImportError: Parsl is not installed.
         EnvironmentFault: Parsl does not start.
-        CourseError: its configuration cannot be used.
+        CourseError: the configuration cannot be used.
     """
     from classroom import engine
 
@@ -184,7 +184,7 @@ def make_engine(options: argparse.Namespace) -> ParslEngine:
 
 @contextlib.contextmanager
 def _noted() -> Iterator[Callable[[], bool]]:
-    """Note Ctrl-C and SIGTERM for a while; give what says whether one came."""
+    """Only record Ctrl-C and SIGTERM in the block; give a function that says whether one came."""
     came: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in numbers}

@@ -1,4 +1,4 @@
-"""The only place where the points of a student are decided: results, decisions, late days."""
+"""Decides the points of students, from results, decisions and late days; no other module does."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from grader.spec.problem import load_problem, problem_ids
 
 
 class Status(enum.StrEnum):
-    """Where the points of one student and problem come from."""
+    """How the points of one student and problem were decided."""
 
     GRADED = "graded"
     OVERRIDDEN = "overridden"  # a person decided
-    REFUSED = "refused"  # nothing of it could be graded, or the source policy forbids it
+    REFUSED = "refused"  # the hand-in is unreadable, or the source policy forbids the file
     NOT_HANDED_IN = "not handed in"
-    FAULT = "fault"  # of the infrastructure: nothing is decided
+    FAULT = "fault"  # of the infrastructure: the points are not decided
     PENDING = "not graded yet"
 
 
@@ -29,13 +29,12 @@ UNDECIDED = (Status.FAULT, Status.PENDING)
 
 @dataclasses.dataclass(frozen=True)
 class Grade:
-    """What one student has for one problem; `points` is None where that is not decided.
+    """The grade of one student for one problem; `points` is None while it is not decided.
 
-    `possible` is what could be measured where the problem was graded, or the machine that graded
-    the others can measure. `earned` is what the judge gave before `days_late` cost something; None
-    without a result. `key` says which result counts, or would: None where there is no file. `part`
-    says how that file was handed in. `fault` says why there is no result of the present version;
-    the last one of the same file counts then, where there is one.
+    `possible` are the points that the grading machine can measure. `earned` are the judge's points
+    before the penalty for `days_late`, None without a result. `key` identifies the result that
+    counts or is to come, None without a file; `part` says how that file was handed in. `fault` says
+    why there is no result of the present version: then the file's last result counts, if any.
     """
 
     student: str
@@ -53,11 +52,11 @@ class Grade:
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """A class as it is stored; `grades` has every student with every one of `problems`.
+    """The state of a class; `grades` has an entry for every student and every one of `problems`.
 
-    `files` says of every file that can count, by problem and SHA-256, what became of it;
-    `late_days` how many of the term's a student has spent. `extensions` are those that count,
-    `asked` all requests and answers.
+    `files` has the status of every file that can count, by problem and SHA-256; `late_days` how
+    many of the term's late days each student has spent. `extensions` are those in force, `asked`
+    all requests and answers.
     """
 
     students: tuple[Student, ...]
@@ -78,12 +77,12 @@ class Standing:
 
 
 def people(store: Store) -> tuple[Student, ...]:
-    """Return the roster, or where there is none everyone who handed something in."""
+    """Return the roster, or without one everybody who handed in."""
     return store.students() or tuple(Student(id=student) for student in store.hand_ins())
 
 
 def extension(decisions: Sequence[Decision], student: str, problem: str) -> Decision | None:
-    """Return what says that a deadline is later: the last decision on it, or on all, counts."""
+    """Return the extension in force: the last decision on this problem or on all problems."""
     of = [d for d in decisions if d.kind == "extend" and d.student == student]
     return next(
         (d for d in reversed(of) if d.problem in ("", problem) and d.days is not None), None
@@ -97,9 +96,9 @@ def _days(found: Decision | None) -> float:
 def read_standing(
     store: Store, policy: Policy | None = None, problems: Sequence[str] = ()
 ) -> Standing:
-    """Return how a class stands: the points of every student, in the order of the roster.
+    """Return the state of a class, with students in the order of the roster.
 
-    `problems` are by default those that were graded, or where none was, all. The results that count
+    `problems` are by default those that were graded, or all if none was. The results that count
     are those of the last grading, `store.versions()`.
 
     Raises:
@@ -155,7 +154,7 @@ def read_standing(
 def files_that_count(
     store: Store, policy: Policy, problems: Sequence[str]
 ) -> dict[tuple[str, str], tuple[Part, ...]]:
-    """Return, by student and problem, the files that can count: those are graded."""
+    """Return, by student and problem, the files that can count, and so are to be graded."""
     decisions: dict[str, list[Decision]] = {}
     for decision in store.decisions("extend"):
         decisions.setdefault(decision.student, []).append(decision)
@@ -171,10 +170,10 @@ def files_that_count(
 def _possible(
     store: Store, judged: Mapping[Key, FileResult | None], problems: Sequence[str]
 ) -> dict[str, float]:
-    """Return, by problem, the points that could be given where it, or else others, were graded.
+    """Return, by problem, the points that can be measured on the machine that graded.
 
-    Before version 0.25 a grading did not say what its machine can measure: the device of any result
-    says it, and where nothing was graded the face value counts.
+    Gradings before version 0.25 did not store them: then they follow from the device of any result,
+    and without a result from the face value.
     """
     known = store.possible()
     results = [result for result in judged.values() if result is not None]
@@ -193,7 +192,7 @@ _Option = tuple[Part, FileResult]
 
 @dataclasses.dataclass(frozen=True)
 class _Class:
-    """What the grades of all students rest on."""
+    """The data that all students' grades depend on."""
 
     policy: Policy
     versions: Mapping[str, str]
@@ -221,7 +220,7 @@ class _Class:
         parts: Mapping[str, tuple[Part, ...]],
         decisions: Sequence[Decision],
     ) -> tuple[dict[str, Grade], int]:
-        """Return a student's grades by problem, and how many late days are spent."""
+        """Return a student's grades by problem, and how many late days the student has spent."""
         overrides = {d.problem: d for d in decisions if d.kind == "override"}
         moved = {problem: _days(extension(decisions, id, problem)) for problem in parts}
         options: dict[str, list[_Option]] = {}
@@ -249,10 +248,10 @@ class _Class:
     def _spent(
         self, options: Mapping[str, Sequence[_Option]], moved: Mapping[str, float]
     ) -> dict[tuple[str, str], int]:
-        """Return the late days that each submission takes, in the order in which they came.
+        """Return the late days spent on each submission, in the order of submission.
 
-        A day pays for all problems of a submission. As few are taken as give it the most points,
-        none where they would save nothing. What is spent never depends on a later submission.
+        A day pays for all problems of a submission. Each gets the fewest days that give it the most
+        points. The days spent on it never depend on a later submission.
         """
         left, spent = self.policy.late_days, {}
         sent = {_sent(one) for those in options.values() for one in those if left}
@@ -293,7 +292,7 @@ class _Class:
         moved: float,
         spent: Mapping[tuple[str, str], int],
     ) -> Grade:
-        """Return the grade of the file that earns most, of equal ones that of the first."""
+        """Return the grade of the file that earns most, and of equal ones of the earliest."""
         problem = nothing.problem
         part, stored = max(options, key=lambda one: self._points(problem, one, moved, spent))
         late, result = self._late(problem, part, moved, spent), stored.result
@@ -314,7 +313,7 @@ class _Class:
         )
 
     def _undecided(self, nothing: Grade, hand_in: HandIn, parts: Sequence[Part]) -> Grade:
-        """Return the grade of what was handed in and has no result."""
+        """Return the grade where a file that can count has no result, or there is no file."""
         if not parts:
             if hand_in.error is not None:
                 given = {"status": Status.REFUSED, "reason": hand_in.error}
@@ -329,6 +328,6 @@ class _Class:
 
 
 def _sent(option: tuple[Part, object]) -> tuple[str, str]:
-    """Return what tells one submission of a student from another, in the order of their times."""
+    """Return the identity of a student's submission, which sorts by time."""
     part, _ = option
     return part.submitted_at or "", part.code

@@ -1,8 +1,8 @@
-"""Reads submission_metadata.yml of Gradescope's export: whose submission each folder is.
+"""Reads submission_metadata.yml of Gradescope's export, which says whose folder is whose.
 
-A program writes the file: YAML with Ruby's symbols as keys and Ruby's tags, which are ignored: all
-scalars are text. Two keys of a submission are read. The layout is that of exports as the tools at
-https://github.com/search?q=submission_metadata.yml read them.
+The file is YAML with Ruby's symbols as keys. Ruby's tags are ignored, so that all scalars are text,
+and only two keys of a submission are read. The layout is the one that the tools at
+https://github.com/search?q=submission_metadata.yml read.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from classroom.records import CourseError, utc
 from grader.base.text import clean
 
 FILE = "submission_metadata.yml"
-_MAX_BYTES = 512 * 2**20  # the file has the output of every autograder run
+_MAX_BYTES = 512 * 2**20  # the file includes the output of every autograder run
 _SUBMISSION = re.compile(r"submission_\w{1,40}")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.\d+)? ?(Z|UTC|[+-]\d\d:?\d\d)")
-_LEVELS = 4  # file, submission, list of its submitters, one of them; deeper are results
+_LEVELS = 4  # file, submission, list of submitters, submitter; results lie deeper
 
 
 @dataclasses.dataclass(frozen=True)
 class Submitter:
-    """One of those whose submission it is."""
+    """One of the students who handed a submission in together."""
 
     sid: str = ""
     email: str = ""
@@ -48,10 +48,10 @@ def read_metadata(path: Path) -> list[Submission]:
     """Return the submissions that the file lists.
 
     Raises:
-        CourseError: it cannot be read, or is no export; names the line.
+        CourseError: the file cannot be read or is no export; the message names the line.
         ImportError: PyYAML is not installed.
     """
-    import yaml  # of requirements-course.txt; no other layout needs it
+    import yaml  # in requirements-course.txt; no other layout needs it
 
     try:
         with open(path, encoding="utf-8-sig") as file:
@@ -74,15 +74,15 @@ def read_metadata(path: Path) -> list[Submission]:
 
 
 def _value(event: Any, events: Iterator[Any], levels: int) -> Any:
-    """Return a text, a list or a mapping, and None in place of what lies more levels down.
+    """Return a text, a list or a mapping, with None in place of values below `levels`.
 
-    Args: event: of PyYAML, the first of the value; events: those behind it.
-    To build all of it takes fifteen times the file's size.
+    Args: event: PyYAML's first event of the value; events: the following ones.
+    Building the whole tree would take fifteen times the file's size.
     """
     import yaml
 
     if not isinstance(event, yaml.CollectionStartEvent):
-        return getattr(event, "value", None)  # an alias, or the end of an empty file, has none
+        return getattr(event, "value", None)  # None for an alias, and for an empty file
     found: list[Any] = []
     while not isinstance(event := next(events), yaml.CollectionEndEvent):
         value = _value(event, events, levels - 1)

@@ -1,7 +1,7 @@
-"""Grades the files of one student in a process of its own; runs on whatever machine a worker is.
+"""Grades the files of one student in a separate process, on the machine of a worker.
 
-All that a grading needs is in its `Task`, all that it came to in its `Outcome`: nothing is shared
-with the machine that asked for it but the checkout and the packages.
+A `Task` has all input of a grading, a `GradingOutcome` all its output: the worker's machine shares
+only the checkout and the packages with the one that asked.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from grader.spec.grade_record import Environment, GradeRecord, ProblemResult, Ve
 from grader.spec.problem import ROOT, load_problem
 
 MAX_RECORD_BYTES = 32 * 2**20
-# The judge's own limits end a grading long before: total_s of problem.toml is 180 s, and a problem
-# waits at most 900 s for its turn to be measured.
+# The judge's own limits end a grading long before: total_s in problem.toml is 180 s, and a problem
+# waits at most 900 s for its measurement.
 LIMIT_S = 1800.0
 _START_S = 120.0
 _GRACE_S = 20.0
@@ -41,7 +41,7 @@ _TAIL_BYTES = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to grade; `calibration` is the text of one, `limit_s` the most seconds per problem."""
+    """How to grade: `calibration` is its JSON text, `limit_s` the most seconds per problem."""
 
     device: str = "auto"
     official: bool = False
@@ -50,7 +50,7 @@ class Settings:
     limit_s: float = LIMIT_S
 
     def most_s(self, files: int) -> float:
-        """Return after how many seconds a grading of so many files is ended."""
+        """Return after how many seconds a grading of `files` files is killed."""
         return _START_S + self.limit_s * files
 
 
@@ -64,9 +64,9 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class GradingOutcome:
-    """How a grading ended: `record` is the JSON it wrote, as far as it came.
+    """How a grading ended: `record` is the JSON it had written by then.
 
-    `exit_code` is None where it was killed at its limit, negative where a signal ended it.
+    `exit_code` is None if the grading was killed at its limit, negative if a signal ended it.
     """
 
     exit_code: int | None
@@ -76,7 +76,7 @@ class GradingOutcome:
 
 
 def look(settings: Settings) -> Environment | str:
-    """Return what machine this is, or why nothing can be graded on it."""
+    """Return this machine's environment, or why nothing can be graded on it."""
     try:
         machine = probe(settings.device)
         if settings.official:
@@ -89,10 +89,10 @@ def look(settings: Settings) -> Environment | str:
 
 
 def grade(task: Task) -> GradingOutcome:
-    """Grade a task's files; no exception comes out of it but for a fault of this machine.
+    """Grade a task's files; raise only for a fault of this machine.
 
     Raises:
-        OSError: no folder or process can be made.
+        OSError: a folder or a process cannot be made.
     """
     reaper.adopt_orphans()
     started = time.monotonic()
@@ -126,10 +126,10 @@ def command(task: Task, folder: Path) -> list[str]:
 
 
 def _run(command: list[str], record: Path, limit_s: float) -> tuple[int | None, str | None, str]:
-    """Run a grading in a process group of its own; return its exit code, record and last words.
+    """Run a grading in a new session; return its exit code, record and the end of its output.
 
-    At the limit the record is read before anything is ended: what an interrupted grading writes
-    has problems in it that are half done.
+    At the limit the record is read before the kill: the one that an interrupted grading writes
+    contains unfinished problems.
     """
     with tempfile.TemporaryFile(dir=scratch.folder()) as said:
         child = reaper.start(
@@ -156,7 +156,7 @@ def _run(command: list[str], record: Path, limit_s: float) -> tuple[int | None, 
 
 
 def _read(path: Path) -> str | None:
-    """Return a file's text; None where there is none, or no regular file, or too large a one."""
+    """Return the text of a regular file; None if it is missing, too large or not UTF-8."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         with open_regular(path) as file:
             data = file.read(MAX_RECORD_BYTES + 1)
@@ -166,12 +166,12 @@ def _read(path: Path) -> str | None:
 
 BUSY = "not measured: the machine is busy"
 _WORDS = 300
-_USAGE = 2  # the exit code of a command that was called wrongly, or with a set that is broken
+_USAGE = 2  # the exit code for wrong options, or a broken problem set
 
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """Results, and by key why there is none."""
+    """The results of a grading, and by key the reason why there is none."""
 
     results: tuple[FileResult, ...] = ()
     faults: Mapping[Key, str] = dataclasses.field(default_factory=dict)
@@ -180,10 +180,10 @@ class Judged:
 def judged(
     keys: Mapping[str, Key], outcome: GradingOutcome, machine: Environment, *, official: bool
 ) -> Judged:
-    """Return what a grading of `keys`, by problem, came to on a machine that should be `machine`.
+    """Return the results of a grading of `keys`, by problem, on a machine like `machine`.
 
-    A problem counts when it was graded to its end, from the bytes and on the device that its key
-    says, without a fault of the judge. A record that ends early counts as far as it came.
+    A problem counts if it was graded completely, from the bytes of its key, on the expected device,
+    and without a fault of the judge. Of an incomplete record the finished problems count.
     """
     ending = _ending(outcome)
     if outcome.record is None:
@@ -212,12 +212,12 @@ def judged(
 
 
 def all_faults(keys: Mapping[str, Key], text: str) -> Judged:
-    """Return that nothing of `keys` was graded, and why."""
+    """Return `text` as the fault of all `keys`."""
     return Judged(faults=dict.fromkeys(keys.values(), clean(text, _WORDS)))
 
 
 def refusal(outcome: GradingOutcome) -> str | None:
-    """Return why the judge did not begin to grade; None if it did."""
+    """Return why the judge refused to start; None if it started."""
     return _last_line(outcome) if outcome.exit_code == _USAGE and not outcome.record else None
 
 
@@ -227,7 +227,7 @@ def _last_line(outcome: GradingOutcome) -> str:
 
 
 def _ending(outcome: GradingOutcome) -> str:
-    """Say how a grading ended, if that was not in good order."""
+    """Return how a grading ended, "" if it ended normally."""
     if outcome.exit_code is None:
         return f"the grading took longer than its limit ({outcome.seconds:.0f} s)"
     if outcome.exit_code < 0:
@@ -238,7 +238,7 @@ def _ending(outcome: GradingOutcome) -> str:
 
 
 def _no_result(result: ProblemResult, key: Key) -> str | None:
-    """Say why a problem of a record is no result; None if it is one."""
+    """Return why a problem of a record does not count; None if it does."""
     if result.source_sha256 not in (None, key.sha256):
         return "other bytes were graded"
     parts = [(c.verdict, c.reason) for c in result.components.values()]

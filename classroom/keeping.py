@@ -1,8 +1,8 @@
-"""Puts what was collected beside what was collected before: the last file of each problem counts.
+"""Merges newly collected hand-ins with earlier ones: the last file of each problem counts.
 
-A course collects in stages into one folder, and students hand in their whole repository each time.
-So a submission says nothing of problems that it does not hold, a file that is handed in again
-unchanged keeps its first time, and an untouched stub takes no answer's place.
+A course collects several times into one folder, and students hand in their whole repository each
+time. So problems missing in a submission stay as they were, a file that is handed in again
+unchanged keeps its first time, and an untouched stub never replaces an answer.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MAX_NOTES = 20
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """What a source holds: a hand-in with its files by problem for everyone who is in it.
+    """The contents of a source: for each student in it, a hand-in and its files by problem.
 
-    `notes` say what was left out. `earlier` has files that others of the same student follow, by
-    SHA-256; `requests` what students ask to have looked at again.
+    `notes` say what was left out. `earlier` has, by SHA-256, all files that were read, superseded
+    ones included; `requests` the students' requests for a regrade.
     """
 
     hand_ins: tuple[tuple[HandIn, Mapping[str, bytes]], ...] = ()
@@ -31,19 +31,19 @@ class Collected:
     requests: tuple[Decision, ...] = ()
 
 
-# What became of a source: ids of students whose hand-in is "new", "changed" or the "same"; of
-# those "refused" it cannot be read, and where there was one that can, that one stays.
+# Ids of students by what happened to their hand-in: "new", "changed", "same", or "refused" because
+# it cannot be read; then an earlier hand-in that can be read stays.
 Kept = Mapping[str, list[str]]
 
 
 def is_stub(data: bytes) -> bool:
-    """Whether a file is a stub in which no step was begun."""
+    """Whether a file has steps, none of which was begun."""
     text = data.decode("utf-8", "replace")
     return bool(step_regions(text)) and not steps_begun(text)
 
 
 def merged(old: HandIn, new: HandIn, data: Callable[[str], bytes]) -> HandIn:
-    """Return a hand-in with the files of a later one; `data` returns the bytes of a SHA-256."""
+    """Return a hand-in merged with a later one; `data` returns the bytes of a SHA-256."""
     is_same = old.files == new.files
     parts = {problem: old.parts_of(problem) for problem in old.files}
     for problem in new.files:
@@ -56,14 +56,14 @@ def merged(old: HandIn, new: HandIn, data: Callable[[str], bytes]) -> HandIn:
 def _with(
     parts: Sequence[Part], new: Part, data: Callable[[str], bytes], *, is_same: bool
 ) -> tuple[Part, ...]:
-    """Return the files of a problem with one more, in the order in which they were handed in."""
+    """Return the files of a problem with one added, in the order of submission."""
     known = next((part for part in parts if part.sha256 == new.sha256), None)
     if known is None:
         if parts and is_stub(data(new.sha256)):
             return tuple(parts)
         begun = [part for part in parts if not is_stub(data(part.sha256))]
         return _placed(begun, new, new.submitted_at)
-    if known.code == new.code if known.code else is_same:  # this submission was collected before
+    if known.code == new.code if known.code else is_same:  # the same submission as before
         times = [time for time in (known.submitted_at, new.submitted_at) if time]
         again = new.model_copy(update={"submitted_at": min(times, default=None)})
         return tuple(again if part is known else part for part in parts)
@@ -77,7 +77,7 @@ def _placed(parts: Sequence[Part], part: Part, sent_at: str | None) -> tuple[Par
 
 
 def keep(store: Store, collected: Collected) -> Kept:
-    """Store what was collected; one that cannot be read never takes the place of one that can."""
+    """Store what was collected; an unreadable hand-in never replaces a readable one."""
     before = store.hand_ins()
     kept: dict[str, list[str]] = {name: [] for name in ("new", "changed", "same", "refused")}
     for hand_in, files in collected.hand_ins:

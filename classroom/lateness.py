@@ -1,4 +1,4 @@
-"""What being late costs: deadlines, late days of the term, extensions, and which file counts."""
+"""The cost of being late: deadlines, late days of the term, extensions, and which file counts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _Days = Annotated[int, Field(ge=0, le=1000)]
 
 
 class Policy(Record):
-    """The deadlines and what each day after them costs, in percent of the points that were earned.
+    """The deadlines, and the cost of each day after them in percent of the earned points.
 
     `deadlines` has those of single problems, `deadline` that of all others. A day that has begun
-    counts as a day. `free_late_days` of each submission cost nothing, nor do `late_days` in all, of
-    each student. After `last_day` days nothing is earned. Extensions move the deadline.
+    counts whole. The first `free_late_days` of each submission are free, and each student may spend
+    `late_days` in all. After `last_day` days a file earns nothing. Extensions move the deadline.
     """
 
     deadline: Time | None = None
@@ -38,7 +38,7 @@ class Policy(Record):
     last_day: _Days | None = None
 
     def deadline_of(self, problem: str, extension: float = 0.0) -> str | None:
-        """Return until when a problem is in time, `extension` days included; None: for ever."""
+        """Return the deadline of a problem, moved by `extension` days; None if it has none."""
         text = self.deadlines.get(problem, self.deadline)
         if text is None:
             return None
@@ -48,7 +48,7 @@ class Policy(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Lateness:
-    """`days` after the deadline, extensions counted; `factor` of the points is left."""
+    """How late a file is: `days` after the extended deadline leave `factor` of its points."""
 
     days: int = 0
     factor: float = 1.0
@@ -59,7 +59,7 @@ def read_policy(course: Path) -> Policy:
     """Return the policy of the course in this folder; without a course.toml nothing is late.
 
     Raises:
-        CourseError: course.toml is not valid, or has a key that it should not have.
+        CourseError: course.toml is not valid, or has an unknown key.
     """
     path = course / POLICY
     try:
@@ -90,7 +90,7 @@ def read_policy(course: Path) -> Policy:
 
 
 def _plain(data: Any) -> Any:
-    """Return TOML's dates and times as text, which says what was got where they are no deadline."""
+    """Return TOML's dates and times as text, so that an error message can show them."""
     if isinstance(data, dict):
         return {key: _plain(value) for key, value in data.items()}
     return data.isoformat() if isinstance(data, datetime.date) else data
@@ -104,9 +104,9 @@ def lateness(
     problem: str = "",
     spent: int = 0,
 ) -> Lateness:
-    """Return how late a problem is, for a deadline that is `extension` days later, and its cost.
+    """Return how late a problem is after its deadline and `extension` days, and the cost.
 
-    `spent` of the term's late days pay for as many days; they do not move the last day.
+    `spent` late days of the term pay for as many days, but do not move the last day.
     """
     deadline = policy.deadline_of(problem, extension)
     if deadline is None:
@@ -134,11 +134,10 @@ def lateness(
 def candidates(
     policy: Policy, problem: str, parts: Sequence[Part], extension: float
 ) -> tuple[Part, ...]:
-    """Return which of a student's files of a problem can count: the last, or the last two kinds.
+    """Return the files that can count: the last, or the last without a penalty and the last late.
 
-    Whoever hands in late loses nothing by it: where a file that costs nothing was there before one
-    that does, both are graded, and the one that earns more counts. What earns nothing any more
-    replaces nothing.
+    A late file never costs points: an earlier file without a penalty is graded too, and the one
+    that earns more counts. A file too late to earn points replaces no other.
     """
     if not parts:
         return ()

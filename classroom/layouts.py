@@ -1,6 +1,6 @@
-"""How submissions of a class lie in a folder, as Gradescope, Canvas, Moodle or GitHub leave them.
+"""Finds the submissions in a folder in the layouts of Gradescope, Canvas, Moodle and GitHub.
 
-Only names are looked at here, and Gradescope's list; no submission is read.
+This module reads only names and Gradescope's list, and no submission.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grader.source.intake.archives import holds_answers
 from grader.source.intake.entries import IGNORED, shown
 from grader.spec.problem import load_problem, problem_ids
 
-# Moodle has no underscore in a name: the first number is its own. What follows, students choose.
+# Moodle's names have no underscore: the first number is Moodle's, the rest is the student's choice.
 _MOODLE = re.compile(r"(.*?)_([0-9]+)_assignsubmission_(file|onlinetext)_?(.*)", re.DOTALL)
 _CANVAS = re.compile(r"_([0-9]+)(?=_([0-9]+)_(.+))", re.DOTALL)
 _TEST_STUDENTS = [re.sub(r"\W", "", name).lower() for name in TEST_STUDENTS]
@@ -33,10 +33,10 @@ _MAX_NAME = 200
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A submission and whose it is; `order` sorts those of one student, the last is the largest.
+    """A submission of a student; `order` sorts those of one student, the last is the largest.
 
-    `source` is the account, on the platform, that handed it in. A `number` below zero is of what
-    was handed in together with another one, and stands behind it.
+    `source` is the account on the platform that handed it in. A `number` below zero marks loose
+    files that were handed in together with an archive, which has priority.
     """
 
     student: str
@@ -49,7 +49,7 @@ class Found:
 
     @property
     def order(self) -> tuple[str, int, float, str]:
-        """By time, then by the number of the attempt, then by when the file was written."""
+        """The sort key: time, then number of the attempt, then time of writing, then name."""
         return self.submitted_at or "", self.number, _written(self.path), self.shown_as
 
 
@@ -57,14 +57,14 @@ _Read = tuple[list[Found], list[str]]
 
 
 def find(folder: Path, matching: Matching, work: Path, assignment: str | None = None) -> _Read:
-    """Return the submissions below `folder`, and notes of what is none.
+    """Return the submissions below `folder`, and notes on entries that are none.
 
-    What lies in several files is put together in `work`. `assignment` is what stands before the
-    login in the names of clones: "" where they are no clones, None where their names show it.
+    Submissions of several files are put together in `work`. `assignment` is the part before the
+    login in the names of clones: "" if there are no clones, None to infer it from the names.
 
     Raises:
-        CourseError: the folder is empty, is one submission and not those of a class, has none of
-            a student on the roster, or one that a name gives to several students.
+        CourseError: the folder is empty, is a single submission, has none of a student on the
+            roster, or has one whose name fits several students.
     """
     folder = _inner(folder, matching, assignment)
     entries = _entries(folder)
@@ -117,7 +117,7 @@ _EXPECTED = {
 
 
 def _layout(entries: list[os.DirEntry]) -> str:
-    """Return whose layout most entries have: one student's choice of a name changes nothing."""
+    """Return the layout that most entries have, so that one student's odd name has no effect."""
     if any(entry.name == gradescope.FILE for entry in entries):
         return "Gradescope"
     counts = Counter(map(_named_as_in, entries))
@@ -139,7 +139,7 @@ def _named_as_in(entry: os.DirEntry) -> str | None:
 
 
 def _inner(folder: Path, matching: Matching, assignment: str | None) -> Path:
-    """Return the folder that holds the submissions: archives often have one folder around all."""
+    """Return the folder that holds the submissions; archives often wrap them in another."""
     for _ in range(5):
         entries = _entries(folder)
         if len(entries) != 1 or not entries[0].is_dir(follow_symlinks=False):
@@ -200,7 +200,7 @@ def _of_gradescope(folder: Path, matching: Matching) -> _Read:
     return found, notes
 
 
-# One of the files that a platform delivers side by side, and the name that the student gave it.
+# One of the files of a platform that puts all files in one folder, and the student's name for it.
 _Part = tuple[Found, str]
 
 
@@ -210,7 +210,7 @@ def _of_platform(
     matching: Matching,
     work: Path,
 ) -> _Read:
-    """Read what a platform delivers side by side; `read` says whose an entry is, or what it is."""
+    """Group the files of a platform; `read` returns an entry's owner, or why it is left out."""
     found, notes = [], []
     files: dict[tuple[str, str], list[_Part]] = {}
     for entry in entries:
@@ -244,7 +244,7 @@ def _of_canvas(entry: os.DirEntry, matching: Matching) -> _Part | str:
     first = readings[0]
     student = matching.student(first[1], "number")
     others = {matching.student(reading[1], "number") for reading in readings} - {student, None}
-    if others:  # names before the number and behind it are the student's choice
+    if others:  # the text on either side of the number is the student's choice
         raise CourseError(
             f"SOURCE: {shown(entry.name)}: got the numbers of {first[1]} and of"
             f" {shown(', '.join(sorted(others)))} in one name, expected one student's: see in"
@@ -259,7 +259,7 @@ def _of_canvas(entry: os.DirEntry, matching: Matching) -> _Part | str:
 
 
 def _in_files(parts: list[_Part], work: Path) -> Iterator[Found]:
-    """Give each archive, and the other files of a student together."""
+    """Give each archive of a student as a submission, and the loose files as another."""
     parts = sorted(parts, key=lambda part: part[0].number)
     said = next((one.notes for one, _ in parts if one.notes), ())
     parts = [(dataclasses.replace(one, notes=said), name) for one, name in parts]
@@ -267,28 +267,28 @@ def _in_files(parts: list[_Part], work: Path) -> Iterator[Found]:
     loose = [(one, name) for one, name in parts if not is_archive(name)]
     yield from archives
     folder = _gathered(loose, work)
-    if not archives or holds_answers(folder):  # the archives may be of something else
+    if not archives or holds_answers(folder):  # the archives may hold no answers
         (first, _), (last, _) = loose[0], loose[-1]
         yield dataclasses.replace(first, path=folder, number=-1 if archives else last.number)
 
 
 def _gathered(parts: list[_Part], work: Path) -> Path:
-    """Return a folder with files under the names that the student gave them; the last stays."""
-    folder = Path(tempfile.mkdtemp(dir=work)) / "the files handed in"  # as messages call it
+    """Return a folder with the files under the student's names; the last of equal names stays."""
+    folder = Path(tempfile.mkdtemp(dir=work)) / "the files handed in"  # the name in messages
     folder.mkdir()
     for one, name in parts:
         target = folder / name
         try:
             target.unlink(missing_ok=True)
             copy_regular(one.path, target)
-        except OSError as error:  # else reading the submission says what is missing
+        except OSError as error:  # reading the submission will report the missing file
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
     return folder
 
 
 def _by_name(entries: list[os.DirEntry], matching: Matching, assignment: str | None) -> _Read:
-    """A folder or an archive for each student, named by the instructor; or clones."""
+    """Return a folder or an archive for each student, named by the instructor, or clones."""
     notes = []
     usable: dict[os.DirEntry, str] = {}
     for entry in entries:
@@ -302,7 +302,7 @@ def _by_name(entries: list[os.DirEntry], matching: Matching, assignment: str | N
         names = list(usable.values())
         assignment = _assignment(names, matching) if matching.ids else _of_all_clones(entries)
     start = f"{assignment}-" if assignment else ""
-    columns = ("login",) if start else NAMED  # logins are chosen, and may be another's id
+    columns = ("login",) if start else NAMED  # a student may choose another's id as login
     found = []
     for entry, name in usable.items():
         called = name[len(start) :]
@@ -319,9 +319,10 @@ def _by_name(entries: list[os.DirEntry], matching: Matching, assignment: str | N
 
 
 def _with_owners(found: list[Found]) -> list[Found]:
-    """Note what one account of this machine wrote for several students, where there are several.
+    """Add a note where one account of this machine wrote the submissions of several students.
 
-    In a shared folder everybody chooses the name; what an instructor put there is of one account.
+    In a shared folder students choose the names. If all files have one owner, the instructor put
+    them there, and no note is added.
     """
     owners = {one: one.path.lstat().st_uid for one in found}
     if len(set(owners.values())) < 2:
@@ -347,7 +348,7 @@ def _of_branches(repository: Path, matching: Matching, work: Path) -> _Read:
 
 
 def _assignment(names: list[str], matching: Matching) -> str:
-    """Return what stands before a login in the names of all clones, "" where there are none."""
+    """Return the part before the login in the names of all clones, "" if there are no clones."""
     strange = [name for name in names if not matching.student(name, *NAMED)]
     ways = {assignment: name for name in strange for assignment in matching.of_clone(name)}
     common = [way for way in ways if all(n.casefold().startswith(f"{way}-") for n in names)]
@@ -363,17 +364,17 @@ def _assignment(names: list[str], matching: Matching) -> str:
 
 
 def _of_all_clones(entries: list[os.DirEntry]) -> str:
-    """Return what all clones of an assignment begin with, when nobody says who is in the class."""
+    """Return the part before the login in the names of clones, where there is no roster."""
     clones = [e.name for e in entries if os.path.isdir(os.path.join(e.path, ".git"))]
     common = os.path.commonprefix(clones)  # noqa: RUF071 - these are names
     return common.rpartition("-")[0] if len(clones) > 1 else ""
 
 
 def _in_folder(whole: Found) -> Iterator[Found]:
-    """Give the submission in a student's folder, or its archives where it has no answer itself."""
+    """Give a student's folder as a submission, or the archives in it if it has no answers."""
     try:
         inner = _entries(whole.path)
-    except CourseError:  # reading the submission says why, and the others are read
+    except CourseError:  # reading the submission will report why
         inner = []
     packed = [e for e in inner if e.is_file(follow_symlinks=False) and is_archive(e.name)]
     if not packed or holds_answers(whole.path):

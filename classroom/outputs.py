@@ -1,4 +1,4 @@
-"""The files that come out of a class, in the folder of the course.
+"""Writes and names the output files of a class, in the course's folder.
 
 Layouts of the gradebooks: Canvas, https://community.canvaslms.com/docs/DOC-12826 (a row "Points
 Possible" above the students); Moodle, the grading worksheet (an identifier and a column of grades).
@@ -20,18 +20,18 @@ from grader.spec.environment import EnvironmentFault
 from grader.spec.problem import load_problem
 
 CLASS_PAGE = "class.html"
-FORMER_PAGES = "similar.html", "leaderboard.html"  # of versions before 0.27
+FORMER_PAGES = "similar.html", "leaderboard.html"  # written by versions before 0.27
 REPORTS = "reports"
 _PLAIN = re.compile(r"[a-z0-9_][a-z0-9_-]{0,63}")
-# Names that Windows keeps for devices, with any ending.
+# Names that Windows reserves for devices, with any ending.
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)")
 
 
 def file_stem(student: str) -> str:
-    """Return a file name without ending, another one for each id, whatever the id holds.
+    """Return a file name without ending, unique to each id, whatever the id contains.
 
-    An id of small letters, digits, "_" and "-" stays as it is. Any other is known by its hash: a
-    file system may not tell capitals, and a name may be a path, a device or too long.
+    An id of small letters, digits, "_" and "-" stays as it is. Any other gets a hash: a file system
+    may ignore case, and an id may be a path, a device or too long.
     """
     if _PLAIN.fullmatch(student) and not _DEVICES.fullmatch(student):
         return student
@@ -41,22 +41,22 @@ def file_stem(student: str) -> str:
 
 
 def report_files(course: Path, student: str) -> tuple[Path, Path]:
-    """Return where the reports of a student are, as a page and as text."""
+    """Return the paths of a student's reports, the page and the text."""
     stem = file_stem(student)
     return course / REPORTS / f"{stem}.html", course / REPORTS / f"{stem}.txt"
 
 
 def about_all(course: Path) -> tuple[Path, ...]:
-    """Return the pages and gradebooks that may show any student, or a figure of one."""
+    """Return the pages and gradebooks of the whole class, which may show any student."""
     return tuple(course / name for name in (CLASS_PAGE, *FORMER_PAGES, *GRADEBOOKS))
 
 
 def make_reports_folder(course: Path) -> None:
-    """Make the folder of the students' reports where it is not there.
+    """Make the folder of the students' reports if it is missing.
 
     Raises:
-        OSError: it cannot be made.
-        EnvironmentFault: it is a link to somewhere else.
+        OSError: the folder cannot be made.
+        EnvironmentFault: the folder is a link to another place.
     """
     folder = course / REPORTS
     folder.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ def make_reports_folder(course: Path) -> None:
 
 
 def stale_reports(course: Path, students: Iterable[str]) -> list[Path]:
-    """Return the reports in the folder that are of none of these students."""
+    """Return the reports in the folder that belong to none of these students."""
     wanted = {file.name for student in students for file in report_files(course, student)}
     with os.scandir(course / REPORTS) as entries:
         return sorted(
@@ -77,14 +77,14 @@ def stale_reports(course: Path, students: Iterable[str]) -> list[Path]:
         )
 
 
-# What makes a cell a formula; full-width signs do so where Excel is set to Japanese or Chinese.
-# Before it stands nothing, or what some spreadsheet may take for the end of a cell.
+# The start of a formula; full-width signs count in Japanese and Chinese Excel. It may stand at the
+# start of a cell, or behind any character that a spreadsheet may read as the end of a cell.
 _FORMULA = re.compile(r"(?<![^\W_])([=+\-@＝＋－＠])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def canvas(standing: Standing) -> str:
-    """Return Canvas's layout; what is not decided is blank, which Canvas takes for no change."""
+    """Return Canvas's layout; undecided points are blank, which Canvas reads as no change."""
     possible = {place[1]: f"{grade.possible:.1f}" for place, grade in standing.grades.items()}
     rows = [[s.name or s.id, s.id, s.email or s.login, s.section] for s in standing.students]
     above = ["    Points Possible", "", "", "", *possible.values()]
@@ -115,14 +115,14 @@ def _csv(
 
 
 def _cell(text: str) -> str:
-    """Return a text of which no spreadsheet takes a part for a formula; OWASP, CSV injection.
+    """Return a text in which no spreadsheet finds a formula (OWASP, "CSV injection").
 
-    Whatever separates its cells: an apostrophe goes before each sign behind no letter or digit.
+    Whatever the separator, each sign that follows no letter or digit gets an apostrophe before it.
     """
     return _FORMULA.sub(r"'\1", _CONTROL.sub(" ", text))
 
 
-# What `class grade` and `class publish` write, and `class forget` deletes.
+# Files that `class grade` and `class publish` write, and `class forget` deletes.
 GRADEBOOKS: Mapping[str, Callable[[Standing], str]] = {
     "gradebook-canvas.csv": canvas,
     "gradebook-moodle.csv": moodle,
@@ -133,7 +133,7 @@ def write_gradebooks(course: Path, standing: Standing) -> tuple[Path, ...]:
     """Write all gradebooks into the course's folder; return their paths.
 
     Raises:
-        OSError: one cannot be written.
+        OSError: a gradebook cannot be written.
     """
     paths = {course / name: render(standing) for name, render in GRADEBOOKS.items()}
     for path, text in paths.items():

@@ -1,4 +1,4 @@
-"""What is still to be graded: each file once per version of what grades it, and none endlessly."""
+"""Plans what to grade: each file once per version of the judge, and after a few faults no more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_ATTEMPTS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Files to grade together, by problem; `student` is whose they are, or the first of those."""
+    """Files to grade together, by problem, and the first `student` who handed them in."""
 
     student: str
     keys: Mapping[str, Key]
@@ -29,7 +29,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to grade now, what has a result (`cached`), and what has failed too often (`given_up`).
+    """The jobs to run, how many files have a result (`cached`), and which were `given_up`.
 
     `attempts` says how often each key may still be tried.
     """
@@ -41,7 +41,7 @@ class Plan:
 
     @property
     def files(self) -> int:
-        """How many files there are to grade."""
+        """The number of files to grade."""
         return sum(len(job.keys) for job in self.jobs)
 
 
@@ -53,9 +53,9 @@ def plan(
     *,
     again: bool = False,
 ) -> Plan:
-    """Return what to grade of `problems` at `versions`; `again` tries what was given up on.
+    """Return what to grade of `problems` at `versions`; `again` retries files that were given up.
 
-    Where a late file and an earlier one can count, by `policy`, each is a job.
+    Where by `policy` a late file and an earlier one can count, they are graded in separate jobs.
     """
     failed = collections.Counter(fault.key for fault in store.faults())
     counting = files_that_count(store, policy or Policy(), problems)
@@ -77,14 +77,14 @@ def plan(
                     earlier.append(key)
                 else:
                     last[problem] = key
-        if any(failed[key] for key in last.values()):  # alone: it may be another's doing
+        if any(failed[key] for key in last.values()):  # alone: another file may be to blame
             last, earlier = {}, [*last.values(), *earlier]
         jobs += [Job(student.id, last)] if last else []
         jobs += [Job(student.id, {key.problem: key}) for key in earlier]
     return Plan(tuple(jobs), cached, tuple(given_up), seen)
 
 
-# Rooms of grader/ that decide no points: what shows gradings, hands out and takes in.
+# Rooms of grader/ that decide no points: commands, reports and the intake of submissions.
 _DECIDES_NOTHING = ("commands/", "report/", "source/intake/", "__main__.py")
 
 
@@ -97,10 +97,10 @@ def versions(
     calibration: str | None = None,
     root: Path = ROOT,
 ) -> dict[str, str]:
-    """Return, by problem, the version on one kind of machine, graded in one way: 64 hex digits.
+    """Return, by problem, a hash of everything that a result depends on: 64 hex digits.
 
-    It is made of the problem's problem.toml and tests, of `given`, the reference and the judge, of
-    torch, Triton and numpy, of the device, the mode and the calibration (its text, None without).
+    That is the problem's problem.toml and tests, `given`, the reference and the judge, the versions
+    of torch, Triton and numpy, the device, the mode, and the calibration (its text or None).
     """
     machine = environment.model_dump(
         mode="json", include={"device", "device_name", "torch", "triton", "numpy"}
@@ -128,6 +128,6 @@ def _of_all_problems(root: Path) -> Iterator[Path]:
 
 
 def _add(digest: hashlib._Hash, path: Path, root: Path) -> None:
-    """Add a file's name and bytes, and where each ends."""
+    """Add a file's name and bytes, each with its length."""
     name, data = path.relative_to(root).as_posix().encode(), path.read_bytes()
     digest.update(b"%d %d " % (len(name), len(data)) + name + data)

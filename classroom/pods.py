@@ -1,4 +1,4 @@
-"""Pods in which a class is graded: what Parsl's KubernetesProvider leaves out of them.
+"""Adds to the pods of Parsl's KubernetesProvider what gradings need: keys, and rights for a jail.
 
 Source: Parsl 2026.10.26 (parsl/providers/kubernetes/kube.py), kubernetes 37.0.2, and
 https://kubernetes.io/docs/concepts/workloads/pods/user-namespaces/ (hostUsers, procMount).
@@ -19,10 +19,10 @@ _UNCONFINED = "Unconfined"
 
 
 def fit(executor: HighThroughputExecutor) -> None:
-    """Let the executor's pods connect to it, make jails, and do nothing else in the cluster.
+    """Make the executor's pods able to connect to it and to make jails, without other rights.
 
-    A pod shares no folder with this machine: Parsl's keys travel in its command, logs stay in it.
-    Call this before Parsl starts the executor.
+    A pod shares no folder with this machine: its command carries Parsl's keys, and logs stay in
+    the pod. Call this before Parsl starts the executor.
     """
     if executor.worker_logdir_root is None:
         executor.worker_logdir_root = "/tmp"
@@ -30,17 +30,17 @@ def fit(executor: HighThroughputExecutor) -> None:
     create = api.create_namespaced_pod
 
     def create_fitted(namespace: str, body: Any) -> Any:
-        keys = Path(executor.cert_dir) if executor.cert_dir else None  # made by then
+        keys = Path(executor.cert_dir) if executor.cert_dir else None  # exists only now
         return create(namespace=namespace, body=fitted(body, keys))
 
     api.create_namespaced_pod = create_fitted
 
 
 def fitted(pod: Any, keys: Path | None) -> Any:
-    """Return a pod of Parsl's with a command that first writes the keys, and a context for a jail.
+    """Return Parsl's pod with a command that writes the keys first, and a context for a jail.
 
-    bubblewrap needs namespaces and a /proc without masked paths, which Kubernetes allows in a user
-    namespace alone. A pod that ends is not started again, and has no token of a service account.
+    bubblewrap needs namespaces and a /proc without masked paths, which Kubernetes allows only in a
+    user namespace. A pod is never restarted, and has no service account token.
     """
     from kubernetes import client
 
@@ -55,13 +55,13 @@ def fitted(pod: Any, keys: Path | None) -> Any:
     context.app_armor_profile = client.V1AppArmorProfile(type=_UNCONFINED)
     container.security_context = context
     pod.spec.host_users = False
-    pod.spec.restart_policy = "Never"  # else it would look for an interchange for ever
+    pod.spec.restart_policy = "Never"  # a restarted one would wait for an interchange for ever
     pod.spec.automount_service_account_token = False
     return pod
 
 
 def _writing(keys: Path) -> str:
-    """Return a script that writes the files of a folder into one of the pod's."""
+    """Return a script that writes the files of `keys` into a folder of the pod."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path in sorted(keys.iterdir()):

@@ -1,7 +1,7 @@
-"""`grader class diff` and `publish`: what has changed since grades were published, and why.
+"""`grader class diff` and `publish`: shows what has changed since the last publication, and why.
 
-As DOMjudge does after a rejudging, what changes is shown before it counts: losses and grades that
-are not decided are refused until someone asks for them.
+As in DOMjudge's rejudgings, changes are shown before they count. `publish` refuses lost points and
+undecided grades unless an option accepts them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from grader.report.message import ID_LIMIT
 
 
 class Kind(enum.StrEnum):
-    """What a change means for the student; those that need a look come first."""
+    """What a change means for the student; kinds that need attention come first."""
 
     LOST = "lost"
     UNDECIDED = "not decided"
@@ -37,10 +37,10 @@ class Kind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One student and problem whose points are not those that were published.
+    """A difference between a student's present points for a problem and the published ones.
 
-    `old` is None where nothing was published, `new` where nothing is decided, or where the student
-    is in the class no more.
+    `old` is None if nothing was published, `new` if nothing is decided or the student has left the
+    class.
     """
 
     student: str
@@ -55,7 +55,7 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """All changes since publication `since`, 0 where there was none; `same` grades are the same."""
+    """The changes since publication `since`, 0 for none; `same` is the number of equal grades."""
 
     since: int
     changes: tuple[Change, ...]
@@ -67,7 +67,7 @@ class Changes:
 
 
 def _published(grade: Grade) -> PublishedGrade:
-    """Return a decided grade as it is published, with what it came from."""
+    """Return a decided grade in the form to publish, with its origin."""
     return PublishedGrade(
         student=grade.student,
         problem=grade.problem,
@@ -82,7 +82,7 @@ def _published(grade: Grade) -> PublishedGrade:
 
 
 def to_publish(standing: Standing, last: Publication | None) -> list[PublishedGrade]:
-    """Return the grades of a new publication: those not decided stay as they were published."""
+    """Return the grades of a new publication; undecided ones stay as they were published."""
     known = _by_place(last)
     decided = {p: _published(g) for p, g in standing.grades.items() if g.points is not None}
     found = ((decided if place in decided else known).get(place) for place in standing.grades)
@@ -114,7 +114,7 @@ def _by_place(last: Publication | None) -> dict[tuple[str, str], PublishedGrade]
 def _change(
     old: PublishedGrade | None, grade: Grade | None, *, is_here: bool
 ) -> tuple[Kind, str] | None:
-    """Return what a change means, and why it is; None where nothing has changed."""
+    """Return the kind of a change and its reason; None where nothing has changed."""
     if grade is None:
         return Kind.LOST, f"{old.problem} is graded no more" if is_here else "in the class no more"
     if grade.status in UNDECIDED:
@@ -128,7 +128,7 @@ def _change(
 
 
 def _reasons(old: PublishedGrade, new: PublishedGrade) -> Sequence[str]:
-    """Say what is not as it was; something is, or the points would be the same."""
+    """Return the reasons why points changed; without another one, it is the late policy."""
     overridden = str(Status.OVERRIDDEN)
     if new.status == overridden:
         return [f"overridden by {new.reason}"]
@@ -190,7 +190,7 @@ def _publish(options: argparse.Namespace) -> int:
 
 
 def _refusals(changes: Changes, options: argparse.Namespace) -> tuple[str, ...]:
-    """Return why nothing is published, and the option that changes it."""
+    """Return why nothing is published, each reason with the option that accepts it."""
     found = []
     for kind, given, what, option in (
         (Kind.LOST, options.accept_losses, "points are lost by", "--accept-losses"),
@@ -211,12 +211,12 @@ def _render(
     width: int = 80,
     color: bool = False,
 ) -> str:
-    """Return the changes by kind, losses first, then what became of the publication."""
+    """Return the changes by kind, losses first, then the outcome of the publication."""
     parts: list[Any] = []
     for kind in Kind:
         found = changes.of(kind)
         if kind is Kind.NEW and not changes.since:
-            continue  # all of the class: the count below says it
+            continue  # every grade is new: the count below suffices
         if found:
             head = f"{kind}: {plural(len(found), 'grade')}"
             students = len({change.student for change in found})

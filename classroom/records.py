@@ -1,4 +1,4 @@
-"""What a class is made of: students, what they handed in, results, decisions, publications.
+"""The records of a class: students, hand-ins, results, faults, decisions, publications.
 
 Points are those of one problem. Times are UTC, as 2026-11-23T08:00:00Z.
 """
@@ -16,18 +16,18 @@ from grader.spec.problem import ManifestError
 
 
 class CourseError(ManifestError):
-    """An option, file or folder of a class that cannot be used; where, got, expected, remedy."""
+    """An option, file or folder of a class cannot be used; says where, got, expected and remedy."""
 
 
 class EngineFault(EnvironmentFault):
-    """The engine cannot run anything, or any more."""
+    """The engine does not start, or has stopped working."""
 
 
 def utc(text: str) -> str:
     """Return a time with a zone as UTC.
 
     Raises:
-        ValueError: it is no ISO time, or has no zone.
+        ValueError: `text` is no ISO time, or has no zone.
     """
     time = datetime.datetime.fromisoformat(text)
     if time.tzinfo is None:
@@ -36,7 +36,7 @@ def utc(text: str) -> str:
 
 
 def now() -> str:
-    """Return the time of day in UTC."""
+    """Return the present time in UTC."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -48,10 +48,10 @@ MAX_REASON = 2000
 
 
 class Student(Record):
-    """One row of the roster; `id` is what the course's own system calls this student.
+    """One row of the roster; `id` is the student's id in the course's own system.
 
-    `login` is that of an account on GitHub, `number` what Moodle or Canvas puts into the names of
-    submissions where that is not the id.
+    `login` is a GitHub account, `number` the one that Moodle or Canvas puts into the names of
+    submissions, if it differs from the id.
     """
 
     id: Name
@@ -63,10 +63,10 @@ class Student(Record):
 
 
 class Part(Record):
-    """One problem's file as it was handed in, and with which submission.
+    """One problem's file, and the submission with which it was handed in.
 
-    `submitted_at` is None where the source does not say when. `code` is the receipt code of that
-    submission's files, `version` that of the assignment where its receipt says so.
+    `submitted_at` is None if the source has no time. `code` is the receipt code of that
+    submission's files, `version` the assignment's version if the receipt states it.
     """
 
     sha256: str
@@ -77,11 +77,11 @@ class Part(Record):
 
 
 class HandIn(Record):
-    """What was collected of one student: `files` has the SHA-256 of each problem's last file.
+    """All that was collected of one student; `files` has the SHA-256 of each problem's last file.
 
-    `parts` has all files of a problem that differ, the last one at the end. `source`,
-    `submitted_at`, `notes` (what was left out) and `error` (why nothing of it can be graded) are
-    those of the last submission.
+    `parts` has all different files of a problem, the last one at the end. `source`,
+    `submitted_at`, `notes` (what was left out) and `error` (why it cannot be graded) are those of
+    the last submission.
     """
 
     student: Name
@@ -101,13 +101,13 @@ class HandIn(Record):
 
     @property
     def all_files(self) -> set[str]:
-        """The SHA-256 of every file that is stored."""
+        """The SHA-256 of every file of the hand-in that is stored."""
         parts = (part for parts in self.parts.values() for part in parts)
         return {*self.files.values(), *(part.sha256 for part in parts)}
 
 
 class Key(Record):
-    """What a result depends on: a problem, the SHA-256 of a file, the version of what graded it."""
+    """The identity of a result: a problem, a file's SHA-256, and the version of what graded it."""
 
     problem: str
     sha256: str
@@ -115,7 +115,7 @@ class Key(Record):
 
 
 class FileResult(Record):
-    """What grading one file as one problem came to."""
+    """The result of grading one file as one problem."""
 
     key: Key
     result: ProblemResult
@@ -134,13 +134,13 @@ class Fault(Record):
 
 
 class Decision(Record):
-    """What a person says about one student, or a student asks for: one row, never deleted.
+    """A decision about one student, or a student's request; `forget` alone deletes it.
 
     - override: `points` in place of the judge's, for `problem`.
-    - extend: the deadline of `problem`, or of all ("") where there is none, is `days` later.
-    - comment: `reason` is shown in the report, at `problem`.
-    - request: the student asks to have `problem` looked at again; `author` is the student.
-    - answer: what the student is answered on requests for `problem`.
+    - extend: the deadline of `problem`, or of all problems for "", is `days` later.
+    - comment: the report shows `reason` at `problem`.
+    - request: the student asks for a regrade of `problem`; `author` is the student.
+    - answer: `reason` answers the student's requests for `problem`.
     """
 
     kind: Literal["override", "extend", "comment", "request", "answer"]
@@ -154,7 +154,7 @@ class Decision(Record):
 
 
 class PublishedGrade(Record):
-    """The points of one problem that were published to one student, and what they came from."""
+    """The points of one problem that were published to one student, and their origin."""
 
     student: Name
     problem: str
@@ -168,7 +168,7 @@ class PublishedGrade(Record):
 
 
 class Publication(Record):
-    """Grades as they were handed out, whole; `number` counts from 1."""
+    """A complete set of published grades; `number` counts from 1."""
 
     number: int
     author: Name

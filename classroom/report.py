@@ -1,8 +1,8 @@
 """`grader class report`: pages about the class and about each student.
 
-A page is one file of HTML, without scripts, and nothing in it leads elsewhere. Templates are in
-templates/. Whatever they show is cleaned and escaped, so that text of students is text; the pages
-forbid a browser scripts and requests on top of that.
+A page is one file of HTML, without scripts and external links, made from templates/. All text is
+cleaned and escaped, so that students cannot insert markup; besides, the pages forbid browsers to
+run scripts and to make requests.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LINE_LIMIT = 160
 
 
 def page(template: str, **values: Any) -> str:
-    """Return the page that a template makes of `values`."""
+    """Return a template rendered with `values`."""
     return _environment().get_template(template).render(values)
 
 
@@ -86,7 +86,7 @@ def _width(count: float, of: float) -> str:
 
 _WIDTH = 80
 _REASON_LIMIT = MAX_REASON + 100
-_SAID = ("comment", "request", "answer")  # points and extensions are said where they count
+_SAID = ("comment", "request", "answer")  # others show in points and deadlines
 _REMARKS = {status: str(status) for status in Status} | {
     Status.GRADED: "",
     Status.OVERRIDDEN: "points given by a person",
@@ -96,9 +96,9 @@ _REMARKS = {status: str(status) for status in Status} | {
 
 @dataclasses.dataclass(frozen=True)
 class Graded:
-    """One problem of a student; `result` is None where there is none.
+    """One problem in a student's report; `result` is None where there is none.
 
-    `published` are the points that were, with the time, `said` what was decided and asked.
+    `published` has the times and points published so far, `said` comments, requests and answers.
     """
 
     grade: Grade
@@ -110,7 +110,7 @@ class Graded:
 
     @property
     def history(self) -> list[str]:
-        """How it was handed in, what was published before, what was asked and answered."""
+        """Lines on the hand-in, its deadline, publications, comments, requests and answers."""
         part, lines = self.grade.part, []
         if part is not None:
             when = _moment(part.submitted_at) if part.submitted_at else "at a time not known"
@@ -134,7 +134,7 @@ class Graded:
 
     @property
     def remark(self) -> str:
-        """Why the points are what they are, where the judge's result does not say it."""
+        """The reason for the points, where the judge's result does not show it."""
         words = _REMARKS[self.grade.status]
         reason = "" if self.grade.status is Status.FAULT else self.grade.reason
         return ": ".join(part for part in (words, reason) if part)
@@ -146,19 +146,19 @@ class Graded:
 
     @property
     def bonus(self) -> bool:
-        """Whether the problem is no part of what is required."""
+        """Whether the problem is not required."""
         return load_problem(self.grade.problem).bonus
 
 
 def _moment(time: str) -> str:
-    """Return a time of records as people read it: 2026-11-23 08:00 UTC."""
+    """Return a record's time in the form 2026-11-23 08:00 UTC."""
     return f"{time[:10]} {time[11:16]} UTC"
 
 
 def student_text(student: Student, problems: Sequence[Graded], days: str = "") -> str:
     """Return the points, then the reports as `grade` prints them at 80 columns.
 
-    There is one report for each run in which something of this student was graded.
+    There is one report for each run in which a file of this student was graded.
     """
     lines = [f"{clean(student.name, 60) or clean(student.id, 60)}", "", *[days] * bool(days)]
     for problem in problems:
@@ -173,7 +173,7 @@ def student_text(student: Student, problems: Sequence[Graded], days: str = "") -
 
 
 def _records(problems: Sequence[Graded]) -> list[GradeRecord]:
-    """Return a grade record for each run that results are of."""
+    """Return a grade record for each run that the results come from."""
     runs: dict[str, list[FileResult]] = {}
     for result in (problem.result for problem in problems if problem.result):
         run = result.model_dump_json(include={"mode", "seed", "environment"})
@@ -244,7 +244,7 @@ def _section(problem: Graded, stored: FileResult) -> dict[str, object]:
     }
 
 
-_MOST = 8  # rows of a table; a screen's worth
+_MOST = 8  # rows of a table: they fit on a screen
 _WORDS = {status: str(status) for status in Status} | {Status.FAULT: "held up by a fault"}
 
 
@@ -278,7 +278,7 @@ def _students(
     published: Mapping[tuple[str, str], Sequence[tuple[str, float]]],
     said: Sequence[Decision],
 ) -> int:
-    """Write the reports of all students, delete those of nobody; return of how many there are."""
+    """Write the reports of all students, delete those of others; return the number of students."""
     outputs.make_reports_folder(course)
     by_place: dict[tuple[str, str], list[Decision]] = {}
     for one in said:
@@ -309,7 +309,7 @@ def _students(
 
 
 def _write_files(store: Store, standing: Standing, folder: Path) -> int:
-    """Write the last file of each student into pNN/ of `folder`; return how many there are."""
+    """Write the last files of each student into pNN/ of `folder`; return their number."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CourseError(f"--files: got {folder}, expected a folder that is new or empty")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -338,9 +338,9 @@ def _render(
     width: int = 80,
     color: bool = False,
 ) -> str:
-    """Return what was written into the folder of a course, and whether its grades are published.
+    """Return which files were written, and a note if the grades differ from the published ones.
 
-    `differing` grades are not those of the last publication; None says that there was none.
+    `differing` grades are not those of the last publication; None if there was no publication.
     """
     rows = [f"written to {clean(course, 200)}:", *(f"  {clean(text)}" for text in written)]
     if differing is None:

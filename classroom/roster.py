@@ -1,8 +1,8 @@
-"""Reads CSV files about a class: the roster, and when each student handed in.
+"""Reads CSV files about a class: the roster, and the times of submission.
 
-Columns are found by the names that Canvas (gradebook), Moodle (grading worksheet), Gradescope
-(roster) and GitHub Classroom (roster, grades) give them. What a field holds is data, whatever it
-looks like; no field is shown without being cleaned.
+Columns are found by their names in exports of Canvas (gradebook), Moodle (grading worksheet),
+Gradescope (roster) and GitHub Classroom (roster, grades). Fields are data, never formulas; none is
+shown without being cleaned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from classroom.records import CourseError, Student, utc
 from grader.base.text import clean
 
 MAX_BYTES = 16 * 2**20
-# By field: names of columns, the first that is there counts. Compared without case and signs.
+# By field: names of its column, the first found counts; case and punctuation are ignored.
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "identifier", "sid", "student id", "id number", "username", "roster_identifier"),
     "name": ("name", "student", "full name", "student_name"),
@@ -33,18 +33,18 @@ _FIRST, _LAST = ("first name", "first_name"), ("last name", "surname", "last_nam
 _TIMES = ("submitted_at", "submission_timestamp", "submission time", "time")
 
 
-# When a row's id and login handed in; either can be "".
+# The time of submission by id and login, either of which may be "".
 Times = Mapping[tuple[str, str], str]
-# What Canvas calls the student as whom an instructor tries a course; with SIS names first or last.
+# Canvas's names for its test student: last name first, or first name first.
 TEST_STUDENTS = ("Student, Test", "Test Student")
 
 
 def read_roster(path: Path) -> tuple[Student, ...]:
-    """Return the students of a CSV file with a header line, in its order.
+    """Return the students of a CSV file with a header line, in the order of its rows.
 
     Raises:
-        CourseError: it cannot be read, is not UTF-8, has no column of ids, a row without an id, or
-            an id twice.
+        CourseError: the file cannot be read, is not UTF-8, has no column of ids, a row without an
+            id, or the same id twice.
     """
     header, rows = _table(path)
     columns = {name: _column(header, names) for name, names in _COLUMNS.items()}
@@ -54,7 +54,7 @@ def read_roster(path: Path) -> tuple[Student, ...]:
             f" {', '.join(_COLUMNS['id'][:5])} or {_COLUMNS['id'][-1]}"
         )
     if columns["login"] is None and _column(header, ("github_id",)):
-        columns["login"] = columns["id"]  # Classroom 50, whose username is that of GitHub
+        columns["login"] = columns["id"]  # Classroom 50, whose ids are GitHub's usernames
     parts = [_column(header, _FIRST), _column(header, _LAST)]
     students: list[Student] = []
     seen: dict[str, int] = {}
@@ -84,12 +84,12 @@ def read_roster(path: Path) -> tuple[Student, ...]:
 
 
 def read_times(path: Path) -> Times:
-    """Return when each student handed in, in UTC, by the id and the login that the file has.
+    """Return when each student handed in, in UTC, by the id and the login in the file.
 
-    A row without a time says nothing. GitHub Classroom's grades are such a file.
+    Rows without a time are skipped. GitHub Classroom's file of grades can be used.
 
     Raises:
-        CourseError: it cannot be read, lacks a column, or has a time that is none or has no zone.
+        CourseError: the file cannot be read, lacks a column, or has a malformed time or no zone.
     """
     header, rows = _table(path)
     ids = [_column(header, _COLUMNS[name]) for name in ("id", "login")]
@@ -117,7 +117,7 @@ def read_times(path: Path) -> Times:
 
 
 def _with_zone(text: str) -> str:
-    """Return a time as ISO has it; GitHub Classroom writes 2026-11-23 08:00:00 UTC."""
+    """Return a time in ISO format; GitHub Classroom writes 2026-11-23 08:00:00 UTC."""
     if text.endswith(" UTC"):
         return datetime.datetime.fromisoformat(text.removesuffix(" UTC")).isoformat() + "Z"
     return text
@@ -126,7 +126,7 @@ def _with_zone(text: str) -> str:
 def _table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """Return the header and the rows that are not blank, each with the number of its first line.
 
-    A row has its cells by the header's; of columns with one name the first counts.
+    A row has its cells by column name; of columns with the same name the first counts.
     """
     try:
         with open(path, "rb") as file:
@@ -166,7 +166,7 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
 
 
 def _column(header: Iterable[str], names: Sequence[str]) -> str | None:
-    """Return the column that the first of these names means, compared without case and signs."""
+    """Return the column with the first of these names found, ignoring case and punctuation."""
     plain = {_plain(cell): cell for cell in reversed(list(header))}
     return next((plain[_plain(name)] for name in names if _plain(name) in plain), None)
 
@@ -176,9 +176,9 @@ def _plain(text: str) -> str:
 
 
 def _is_no_student(row: Mapping[str, str], fields: Mapping[str, str]) -> bool:
-    """Whether this is a line that Canvas puts above the students, its test student, or staff.
+    """Whether a row is a heading or the test student of Canvas, or a member of staff.
 
-    Canvas's gradebook ends with "Student, Test", who has an id; Gradescope's roster says the role.
+    Canvas's gradebook ends with "Student, Test", who has an id; Gradescope's roster has roles.
     """
     role = _column(row, ("role", "course role", "roles"))
     if role and row[role] and "student" not in row[role].casefold():
@@ -192,16 +192,16 @@ def _is_no_student(row: Mapping[str, str], fields: Mapping[str, str]) -> bool:
 
 
 _PARTICIPANT = re.compile(r"participant (\d+)")
-# What may name a folder that the instructor named; ids first, so that no address hides one.
+# Columns that the name of an instructor's folder may be from; ids first, so that no email wins.
 NAMED = ("id", "email", "login", "local part")
 
 
 class Matching:
-    """Students by the texts in the roster's columns, without case, which nobody else can choose.
+    """Finds students by texts from the roster's columns, ignoring case.
 
-    A platform's number, an id, a verified address and the login of a repository identify a student.
+    A platform's number, an id, a verified email and the login of a repository identify a student.
     A display name and a file name never do: students choose them. A text that two students share in
-    one column means neither.
+    one column identifies neither.
     """
 
     def __init__(self, students: Iterable[Student]) -> None:
@@ -216,14 +216,14 @@ class Matching:
                     found[text] = None if shared else student.id
 
     def student(self, text: str, *columns: str) -> str | None:
-        """Return whose text this is in the first of `columns` that has it; None: nobody's."""
+        """Return the student with this text in the first of `columns` that has it, or None."""
         text = text.casefold()
         return next((self._columns[c][text] for c in columns if text in self._columns[c]), None)
 
     def of_clone(self, name: str) -> Mapping[str, str]:
-        """Return who a repository `assignment-login` can belong to, by the assignment.
+        """Return the possible owners of a repository `assignment-login`, by assignment.
 
-        Both parts may hold dashes, so that a name alone can be read in several ways.
+        Both parts may contain dashes, so that a name can be split in several ways.
         """
         splits = ((name[:at], name[at + 1 :]) for at, char in enumerate(name) if char == "-")
         read = ((assignment, self.student(login, "login")) for assignment, login in splits)

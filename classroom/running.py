@@ -1,4 +1,4 @@
-"""Grades what a plan lists on an engine, keeps every result at once, and tries faults again."""
+"""Runs the jobs of a plan on an engine, stores each result at once, and retries faults."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from classroom.view import View
 from grader.judge.set_check import SetError
 from grader.spec.grade_record import Environment
 
-# More would only lie in the engine's memory; clusters grow by what waits.
+# More would only fill the engine's memory; clusters grow with the number of waiting jobs.
 _UNDER_WAY = 256
 _TICK_S = 0.5
-# Beyond the limit of a grading: until a worker starts it, ends it, and its result has come.
+# Beyond the limit of a grading: time to start it, to kill it, and to send its result.
 _MARGIN_S = 180.0
 
 
 class Patience:
-    """Waits for an engine, but not for ever."""
+    """Waits for results of an engine, for a limited time."""
 
     def __init__(self, engine: ParslEngine, interrupted: Callable[[], bool]) -> None:
         self._engine = engine
@@ -39,11 +39,11 @@ class Patience:
     def wait(self, futures: Iterable[Future[Any]], limit_s: float) -> set[Future[Any]]:
         """Return which of `futures` are done, after half a second at most.
 
-        Where the engine's workers are on this machine, one is done within `limit_s` seconds.
+        If the engine's workers are on this machine, one must be done within `limit_s` seconds.
 
         Raises:
-            KeyboardInterrupt: somebody has asked for the end.
-            EngineFault: no result will come.
+            KeyboardInterrupt: the user has interrupted the run.
+            EngineFault: no more results can arrive.
         """
         done, _ = concurrent.futures.wait(futures, _TICK_S, concurrent.futures.FIRST_COMPLETED)
         if self._interrupted():
@@ -63,10 +63,10 @@ class Patience:
 
 @dataclasses.dataclass
 class Running:
-    """One run over a plan; whatever ends it, what was finished before is stored.
+    """One run of a plan; however it ends, finished results are stored.
 
     The jobs of `plan` are graded on machines like `machine`, with the function `grading`.
-    `interrupted` says whether somebody has asked for the end.
+    `interrupted` says whether the user has interrupted the run.
     """
 
     store: Store
@@ -87,9 +87,9 @@ class Running:
         """Grade everything.
 
         Raises:
-            KeyboardInterrupt: somebody has asked for the end.
-            EngineFault: the engine runs nothing any more, or its disk is full.
-            SetError: the judge refuses to grade, as it would every other file.
+            KeyboardInterrupt: the user has interrupted the run.
+            EngineFault: the engine has stopped working, or its disk is full.
+            SetError: the judge refuses to grade with this problem set.
             StoreError: results cannot be stored any more.
         """
         patience = Patience(self.engine, self.interrupted)
@@ -103,7 +103,7 @@ class Running:
                     self._end(self._under_way.pop(future), future)
                 self.view.tick()
         except (KeyboardInterrupt, EngineFault, SetError):
-            for future, job in self._under_way.items():  # what is there already is not lost
+            for future, job in self._under_way.items():  # save results that have arrived
                 if future.done() and not future.exception():
                     with contextlib.suppress(SetError):
                         self._end(job, future)
@@ -117,7 +117,7 @@ class Running:
     def _end(self, job: Job, future: Future[GradingOutcome]) -> None:
         try:
             outcome = future.result()
-        except Exception as error:  # whatever a worker, a node or the way there may raise
+        except Exception as error:  # of a worker, a node or the network
             if is_broken(error):
                 raise EngineFault(f"the engine runs nothing any more: {error}") from None
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -132,7 +132,7 @@ class Running:
         for key, text in done.faults.items():
             self.store.add(Fault(key=key, text=text, at=now()))
             self._attempts[key] -= 1
-            if self._attempts[key] > 0:  # alone: it may have been another file's doing
+            if self._attempts[key] > 0:  # alone: another file may be to blame
                 again.append(Job(job.student, {key.problem: key}))
         self._waiting.extend(again)
         self.view.ended(job, done, len(again))

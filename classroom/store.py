@@ -1,7 +1,6 @@
 """The database of a class, one SQLite file; one process writes it.
 
-Every method that changes something has stored it when it returns: a run that is killed loses what
-was under way and nothing else.
+Every method commits before it returns: a run that is killed loses only unfinished gradings.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from grader.spec.grade_record import Record
 
 _Record = TypeVar("_Record", bound=Record)
 SCHEMA_VERSION = 2
-_APPLICATION_ID = 0x464C4153  # what SQLite keeps in the file's header, to know it by
+_APPLICATION_ID = 0x464C4153  # the mark in SQLite's header that identifies our files
 _TABLES = """
 CREATE TABLE students (id TEXT PRIMARY KEY, position INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE TABLE files (sha256 TEXT PRIMARY KEY, data BLOB NOT NULL);
@@ -46,8 +45,8 @@ CREATE TABLE grades (
   record TEXT NOT NULL, PRIMARY KEY (publication, student, problem)
 );
 """
-# What brings a database up to the version behind it: overrides and extensions had tables of their
-# own, and a grading did not say what its machine can measure.
+# Migrations, by the version they start from. Version 1 had separate tables of overrides and
+# extensions, and did not store the points that a machine can measure.
 _STEPS = {
     1: """
 ALTER TABLE versions ADD COLUMN possible REAL;
@@ -66,24 +65,24 @@ _OF_KEY = "results WHERE problem = ? AND sha256 = ? AND version = ?"
 
 
 class StoreError(EnvironmentFault):
-    """The database cannot be read or written; says what, got, expected and what to do."""
+    """The database cannot be read or written; says where, got, expected and remedy."""
 
 
 class Store:
-    """The database at `path`, made when it is not there."""
+    """The database at `path`, created if it is missing."""
 
     def __init__(self, path: Path) -> None:
         """Open the database.
 
         Raises:
-            StoreError: it is none of ours, of a newer version, in use, or cannot be written.
+            StoreError: the file is not ours, of a newer version, in use, or not writable.
         """
         self.path = path
         with self._explained():
             self._connection = sqlite3.connect(path, timeout=5.0, isolation_level=None)
             try:
                 self._connection.execute("PRAGMA foreign_keys = ON")
-                self._connection.execute("PRAGMA secure_delete = ON")  # who is forgotten is gone
+                self._connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted students
                 self._prepare()
             except BaseException:
                 self._connection.close()
@@ -103,7 +102,7 @@ class Store:
                 " grader made it; use that one"
             )
         elif known[1] < SCHEMA_VERSION:
-            with self._transaction():  # another process may have done it meanwhile
+            with self._transaction():  # read again: another process may have migrated
                 for version in range(self._pragma("user_version"), SCHEMA_VERSION):
                     self._run(_STEPS[version])
 
@@ -125,10 +124,10 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- students and what they handed in --------------------------------------------------------
+    # -- students and hand-ins -------------------------------------------------------------------
 
     def set_students(self, students: Iterable[Student]) -> None:
-        """Put this roster in the place of the one there was."""
+        """Replace the roster."""
         rows = [(s.id, at, s.model_dump_json()) for at, s in enumerate(students)]
         with self._explained(), self._transaction():
             self._connection.execute("DELETE FROM students")
@@ -141,9 +140,9 @@ class Store:
     def save_hand_in(
         self, hand_in: HandIn, files: Mapping[str, bytes], earlier: Iterable[bytes] = ()
     ) -> None:
-        """Keep what a student handed in, in the place of what there was; `files` by problem.
+        """Store a student's hand-in in place of the former one; `files` are by problem.
 
-        `earlier` has the bytes of earlier files of it that were not stored yet.
+        `earlier` has the bytes of the hand-in's other files, as far as they are not stored yet.
         """
         hashes = {problem: hashlib.sha256(data).hexdigest() for problem, data in files.items()}
         if hashes != hand_in.files:
@@ -157,7 +156,7 @@ class Store:
             self._connection.execute("INSERT OR REPLACE INTO hand_ins VALUES (?, ?)", row)
 
     def hand_ins(self) -> dict[str, HandIn]:
-        """Return what was collected, by student."""
+        """Return the hand-ins, by student."""
         return {h.student: h for h in self._records(HandIn, "hand_ins ORDER BY student")}
 
     def data(self, sha256: str) -> bytes:
@@ -168,9 +167,9 @@ class Store:
         return rows[0][0]
 
     def forget(self, student: str) -> int:
-        """Delete all that is stored about a student; return how many rows that were.
+        """Delete all data of a student; return the number of deleted rows.
 
-        A file, and its results, stay while another student handed the same one in.
+        A file and its results stay if another student handed in the same file.
         """
         with self._explained(), self._transaction():
             before = self._connection.total_changes
@@ -191,13 +190,13 @@ class Store:
     # -- results ---------------------------------------------------------------------------------
 
     def save_results(self, results: Iterable[FileResult]) -> None:
-        """Save results; one that is there already stays, since it may have been published."""
+        """Save results; one that exists already stays, since it may have been published."""
         rows = [(r.key.problem, r.key.sha256, r.key.version, r.model_dump_json()) for r in results]
         with self._explained(), self._transaction():
             self._connection.executemany("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", rows)
 
     def has_result(self, key: Key) -> bool:
-        """Return whether this has been graded."""
+        """Whether a key has been graded."""
         return bool(self._all(f"SELECT 1 FROM {_OF_KEY}", key.problem, key.sha256, key.version))
 
     def result(self, key: Key) -> FileResult | None:
@@ -214,27 +213,27 @@ class Store:
     def set_versions(
         self, versions: Mapping[str, str], possible: Mapping[str, float] | None = None
     ) -> None:
-        """Say, by problem, at which version results count from now on; other problems keep theirs.
+        """Set, by problem, the version whose results count; other problems keep theirs.
 
-        These are the versions of the last grading, and the points that its machine can give: what
-        reads results elsewhere cannot know the device and the packages of that machine.
+        These are the versions of the last grading, and the points that its machine can measure: a
+        reader on another machine cannot know its device and packages.
         """
         rows = [(id, version, (possible or {}).get(id)) for id, version in versions.items()]
         with self._explained(), self._transaction():
             self._connection.executemany("INSERT OR REPLACE INTO versions VALUES (?, ?, ?)", rows)
 
     def versions(self) -> dict[str, str]:
-        """Return, by problem, the version at which results count."""
+        """Return, by problem, the version whose results count."""
         return dict(self._all("SELECT problem, version FROM versions ORDER BY problem"))
 
     def possible(self) -> dict[str, float]:
-        """Return, by problem, the points that the machine of the last grading can give."""
+        """Return, by problem, the points that the machine of the last grading can measure."""
         return dict(self._all("SELECT problem, possible FROM versions WHERE possible NOT NULL"))
 
-    # -- faults, and what people decide: all are kept --------------------------------------------
+    # -- faults, decisions and publications: none is ever replaced -------------------------------
 
     def add(self, *records: Fault | Decision) -> None:
-        """Keep faults of the infrastructure, or what people decide and students ask for."""
+        """Store faults of the infrastructure, or decisions and requests."""
         with self._explained(), self._transaction():
             for record in records:
                 row = {"record": record.model_dump_json()}
@@ -250,12 +249,12 @@ class Store:
         return self._records(Fault, "faults ORDER BY number")
 
     def decisions(self, *kinds: str) -> tuple[Decision, ...]:
-        """Return what was decided and asked for, the oldest first; of these kinds, or all."""
+        """Return the decisions and requests of these kinds, or of all, the oldest first."""
         found = self._records(Decision, "decisions ORDER BY number")
         return tuple(one for one in found if not kinds or one.kind in kinds)
 
     def publish(self, author: str, at: str, grades: Iterable[PublishedGrade]) -> int:
-        """Keep what is published, whole; return its number."""
+        """Store a complete publication; return its number."""
         with self._explained(), self._transaction():
             cursor = self._connection.execute(
                 "INSERT INTO publications (author, at) VALUES (?, ?)", (author, at)
@@ -266,7 +265,7 @@ class Store:
         return number
 
     def last_publication(self) -> Publication | None:
-        """Return what was published last."""
+        """Return the last publication, None if there is none."""
         rows = self._all("SELECT * FROM publications ORDER BY number DESC LIMIT 1")
         if not rows:
             return None
@@ -275,7 +274,7 @@ class Store:
         return Publication(number=number, author=author, at=at, grades=grades)
 
     def published(self) -> dict[tuple[str, str], list[tuple[str, float]]]:
-        """Return, by student and problem, when which points were published, the oldest first."""
+        """Return, by student and problem, times and points of publications, the oldest first."""
         query = (
             "SELECT student, problem, at, json_extract(record, '$.points')"
             " FROM grades JOIN publications ON publication = number ORDER BY number"

@@ -1,7 +1,7 @@
-"""Unpacks the archive of a whole class into a folder of the judge's own.
+"""Unpacks the archive of a whole class into a temporary folder.
 
-Only regular files are written, none outside of that folder, each as large as a submission may be,
-and no more of them than a class can have. What is left out is noted.
+It writes only regular files, none outside the folder, each no larger than a submission may be, and
+no more than a class can have. Notes say what was left out.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ MAX_FILES = 200_000  # a thousand students with a whole repository each
 MAX_TOTAL_BYTES = 8 * 2**30
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 _MAX_NOTES = 20
-_MAX_PATH = 2000  # Linux has 4096, of which an answer uses few
+_MAX_PATH = 2000  # Linux's limit is 4096; the paths below need the rest
 _CHUNK = 2**20
-# What the readers of the standard library raise for bytes that they do not understand.
+# Exceptions of the standard library's readers for malformed archives.
 _FAULTS = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, ValueError, NotImplementedError,
     RuntimeError, OverflowError,
@@ -43,12 +43,12 @@ _FAULTS = (
 
 @contextlib.contextmanager
 def unpacked(source: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Give the folder with the submissions and notes of what was left out; archives are unpacked.
+    """Give the folder of the submissions, unpacked if it is an archive, and notes on omissions.
 
-    What was unpacked is removed afterwards, also when the process is killed: by the next one.
+    Unpacked files are removed afterwards; if the process is killed, by the next one.
 
     Raises:
-        CourseError: it is neither a folder nor an archive, is damaged, or holds too much.
+        CourseError: `source` is no folder or archive, is damaged, or holds too much.
     """
     if source.is_dir():
         yield source, []
@@ -69,7 +69,7 @@ def own_folder() -> Iterator[Path]:
         scratch.remove_tree(folder)
 
 
-# The name of a file, why it is left out if it is, when it was written, and how to open it.
+# The name of a file, why it is left out or "", when it was written, and how to open it.
 _Member = tuple[str, str, float, Callable[[], IO[bytes]]]
 
 
@@ -97,7 +97,7 @@ class _Unpacking:
         self._notes: list[str] = []
         self._files = 0
         self._bytes = 0
-        self._folders = Counter[str]()  # files by folder, as two levels of it name a student
+        self._folders = Counter[str]()  # number of files by the first two levels of folders
 
     def run(self) -> list[str]:
         try:
@@ -135,7 +135,7 @@ class _Unpacking:
                     self._write(name, place, member, written)
 
     def _place(self, name: str) -> Path | None:
-        """Return where a member goes, None for what is left out."""
+        """Return where to write a member, None if it is left out."""
         parts = name.split("/")
         self._files += 1
         self._folders["/".join(parts[:-1][:2])] += 1
@@ -192,10 +192,10 @@ class _Unpacking:
 
 
 def copy_regular(source: Path, target: Path) -> None:
-    """Copy a file that is no link, at most as much of it as a submission may have.
+    """Copy a regular file, up to the largest size of a submission.
 
     Raises:
-        OSError: it cannot be read, or is something else.
+        OSError: the file cannot be read, or is not a regular file.
     """
     with open_regular(source) as file, open(target, "xb") as copy:
         copy.write(file.read(MAX_ARCHIVE_BYTES))

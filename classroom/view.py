@@ -1,4 +1,4 @@
-"""The live view of a class that is graded: bars on a terminal, a line per student elsewhere."""
+"""The live view of the grading of a class: a bar on a terminal, a line per job elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ID_LIMIT = 30
 
 
 class View(Live):
-    """Shows how far a run is: a bar on a terminal, elsewhere a line per job."""
+    """Shows the progress of a run: a bar on a terminal, elsewhere a line per job."""
 
     def __init__(
         self, console: Console, plan: Plan, *, clock: Callable[[], float] = time.monotonic
@@ -30,9 +30,9 @@ class View(Live):
         self.faults = 0
         self._given_up = len(plan.given_up)
         self._before = plan.cached + self._given_up
-        self._total = plan.files + self._before  # as `class status` counts
+        self._total = plan.files + self._before  # the same number as in `class status`
         self._done = self._before
-        self.workers: int | None = None  # how many of the jobs run, where that is known
+        self.workers: int | None = None  # how many jobs run at a time, if that is known
         self._under_way: list[Job] = []
         self._began = clock()
 
@@ -47,11 +47,11 @@ class View(Live):
         return self
 
     def started(self, job: Job) -> None:
-        """A job was handed to the engine; workers take them in that order."""
+        """Note that a job was submitted; workers start jobs in this order."""
         self._under_way.append(job)
 
     def ended(self, job: Job, done: Judged, retried: int) -> None:
-        """Count what a job came to; without a terminal write its line."""
+        """Count the results of a job; without a terminal write its line."""
         self._under_way.remove(job)
         self.graded += len(done.results)
         self.faults += len(done.faults) - retried
@@ -74,7 +74,7 @@ class View(Live):
             self._bars.update(self._bars.task_ids[0], completed=self._done, text=text)
 
     def _now(self) -> str:
-        """Say whose files are graded now, or how many were handed out."""
+        """Return whose files are graded now, or how many jobs were submitted."""
         if self.workers is None or not self._under_way:
             return f"  {len(self._under_way)} handed out" if self._under_way else ""
         running = self._under_way[: self.workers]
@@ -83,7 +83,7 @@ class View(Live):
         return f"  now: {', '.join(names)}" + (f" and {more} more" if more else "")
 
     def summary(self) -> str:
-        """Return what is done, and how long the rest will take at the rate so far."""
+        """Return what is done, and the time for the rest at the rate so far."""
         words = f"{self._done} of {self._total} files, {self.cached} from before"
         if faults := self.faults + self._given_up:
             words += f", {plural(faults, 'fault')}"

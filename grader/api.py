@@ -1,7 +1,7 @@
 """Grades one submission: runs the tests, measures what can be measured, scores, builds the record.
 
-Tests run in one pytest process a problem, several side by side; speed and memory come afterwards,
-one at a time, when nothing else runs. What goes wrong with one problem stays with it.
+Tests run in one pytest process per problem, several in parallel; speed and memory are measured
+afterwards, one problem at a time. A failure in one problem does not affect the others.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from grader.spec.problem import Problem, load_problem
 
 
 class Listener(Protocol):
-    """Hears how far a grading is, from any thread."""
+    """Receives the progress of a grading, from any thread."""
 
     def case_done(self, problem_id: str, check_id: str, verdict: Verdict) -> None:
-        """Tell of a finished case."""
+        """Report a finished case."""
 
     def phase(self, problem_id: str, text: str) -> None:
-        """Tell what is being done for a problem, such as "speed"."""
+        """Report the current activity for a problem, such as "speed"."""
 
     def problem_done(
         self, problem_id: str, verdict: Verdict, points: Points, *, more: str = ""
     ) -> None:
-        """Tell of a finished problem, or of a part of it: `more` says what is still to come."""
+        """Report a finished problem, or a part of it: `more` says what is still to come."""
 
 
 @dataclasses.dataclass
 class _Measuring:
-    """One measuring process: what it measured, whose code has run in it, and whose ran last.
+    """One measuring process: the problems measured, and those whose submitted code has run in it.
 
-    `running` is None unless a submission's code was running when the process ended.
+    `running` is the problem whose submitted code was running when the process ended, if any.
     """
 
     measured: set[str] = dataclasses.field(default_factory=set)
@@ -62,7 +62,7 @@ class _Measuring:
 
 
 class Grader:
-    """One run. `record` may be asked for at any time: what was not reached is said to be so."""
+    """Grades one request. `record` works at any time: it marks what was not reached."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class Grader:
         on_result: Callable[[GradeRecord], None] = lambda record: None,
         children: Children | None = None,
     ) -> None:
-        """Grade `request`; after each problem `on_result` gets the record as it is then.
+        """Prepare to grade `request`; after each problem `on_result` gets the record so far.
 
-        Whoever hands over `children` keeps their server warm, and closes it.
+        A caller that passes `children` closes them, and may reuse their warm server.
         """
         self.request = request
         self.progress = progress
@@ -97,7 +97,7 @@ class Grader:
         return {f"{p.id}/{p.file}": self._sources[p.id].data for p in self._problems}
 
     def run(self) -> GradeRecord:
-        """Grade everything; Ctrl-C ends the run early and keeps what was earned."""
+        """Grade everything; Ctrl-C ends the run early without losing finished results."""
         try:
             self._grade_correctness()
             if not self.request.quick:
@@ -110,7 +110,7 @@ class Grader:
         return self.record()
 
     def stop(self, grace_s: float | None = None) -> None:
-        """End the run early, from another thread than that of `run`; what is left is skipped."""
+        """End the run early, from another thread than that of `run`; the rest is skipped."""
         self._interrupt(grace_s)
 
     def _interrupt(self, grace_s: float | None = None) -> None:
@@ -120,7 +120,7 @@ class Grader:
         self._children.stop(grace_s)
 
     def record(self, *, unfinished: bool = False) -> GradeRecord:
-        """Return the record of what is known now; an `unfinished` run counts as interrupted."""
+        """Return the record as of now; that of an `unfinished` run is marked interrupted."""
         empty = Findings(missing=NOT_REACHED)
         results = tuple(
             self._results.get(id) or assembly.tested(empty, interrupted=self.interrupted)
@@ -150,7 +150,7 @@ class Grader:
                 pending.append(problem)
             else:
                 self._done(self._assemblies[problem.id].unusable())
-        pending.sort(key=_weight, reverse=True)  # what takes longest comes first
+        pending.sort(key=_weight, reverse=True)  # the longest first
         if pending:
             self._children.open_server(differentiate=any(p.gradients for p in pending))
         jobs = max(1, self.request.jobs)
@@ -189,7 +189,7 @@ class Grader:
         run.interrupted = self.interrupted
         try:
             findings = run.run()
-        except Exception as error:  # the judge's own: it stays with this problem
+        except Exception as error:  # a bug of the judge, which must not affect other problems
             findings = assembly.failed(f"{type(error).__name__}: {error}")
         if self.interrupted:
             findings.missing = NOT_REACHED
@@ -213,10 +213,10 @@ class Grader:
             group = groups.pop(0)
             run = self._run_measuring(group)
             again = []
-            jailed = self.request.jailed  # out of a jail nothing can harm the process
+            jailed = self.request.jailed  # a jailed submission cannot harm the process
             for id in (id for id in group if id not in run.measured):
                 if id == run.running and not jailed:
-                    # Only the submission ran beside the judge's process when that came to its end.
+                    # Only the submission was running beside the judge's process when that ended.
                     how = "was stopped" if run.ending.timed_out or run.ending.silent else "died"
                     reason = f"the judge's measuring process {how} while your code ran"
                     self._measured_nothing(id, Verdict.CRASH, reason)
@@ -228,16 +228,16 @@ class Grader:
                 else:
                     reason = f"the measurement ended early: {run.ending.last_line}"
                     self._measured_nothing(id, Verdict.INTERNAL, reason)
-            # Whoever may have harmed the process, or was harmed twice, has the next one alone.
+            # A suspect, or a problem that failed twice, gets the next process alone.
             alone = [id for id in again if id in run.ran or id in tried]
             others = [id for id in again if id not in alone]
             groups += [others] * bool(others) + [[id] for id in alone]
             tried.update(again)
 
     def _run_measuring(self, problem_ids: list[str]) -> _Measuring:
-        """Measure these problems in one process; a fault after one's code has run is not believed.
+        """Measure these problems in one process.
 
-        What had run may have brought it about.
+        A fault of the judge after submitted code has run is dropped: that code may have caused it.
         """
         sources = tuple(SourceFile.of(id, self._sources[id].data) for id in problem_ids)
         request = MeasureRequest(
@@ -280,5 +280,5 @@ class Grader:
 
 
 def _weight(problem: Problem) -> int:
-    """Return about how many kernels a problem has to compile and to run."""
+    """Return roughly how many kernels a problem compiles and runs."""
     return len(problem.outputs)

@@ -53,11 +53,11 @@ __all__ = [
 
 
 def make_first_calls():
-    """Make the first exp and log of this process, with one element: call it before an oracle.
+    """Call exp and log once on one element; do this before the first oracle of a process.
 
-    On a CPU the first call may be of low accuracy for the share of one of several threads
-    (github.com/pytorch/pytorch/issues/188792, with oneMKL before 2025.0): one element, on one
-    thread, makes it the second.
+    On a CPU the first call of a process may have a low accuracy in one of several threads
+    (github.com/pytorch/pytorch/issues/188792, with oneMKL before 2025.0). A call on one element
+    runs on one thread, and the oracle's is then not the first.
     """
     for dtype in (torch.float32, torch.float64):
         torch.ones(1, dtype=dtype).exp().log()

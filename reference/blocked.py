@@ -1,6 +1,6 @@
-"""The mathematics of `naive` in blocks of query rows, for shapes whose score matrix does not fit.
+"""Computes `naive`'s attention in blocks of query rows, for shapes whose scores do not fit memory.
 
-Memory grows linearly with the sequence length, and a block touches only the keys that its
+Memory grows linearly with the sequence length, and a block reads only the keys that its
 rows can see, so that a window costs seqlen * window_size and not seqlen squared.
 """
 
@@ -9,7 +9,7 @@ import math
 
 import torch
 
-# Scores of the kv heads that are computed together: on a GPU 512 MiB in fp32, on a CPU one head.
+# Scores to compute at a time, in whole kv heads: 512 MiB in fp32 on a GPU, one head on a CPU.
 _SCORES_AT_A_TIME = {"cuda": 2**27, "cpu": 1}
 
 
@@ -26,7 +26,7 @@ def blocked_attention(
     block=512,
     dtype=torch.float64,
 ):
-    """Attention at precision `dtype` with linear memory; CPU or CUDA.
+    """Compute attention at precision `dtype` with linear memory; CPU or CUDA.
 
     Args: q (batch, num_q_heads, seqlen_q, head_dim); k, v (batch, num_kv_heads, seqlen_k,
         head_dim); sink_logits (num_q_heads,) or None; any dtype and strides. block: query rows
@@ -52,7 +52,7 @@ def blocked_gradients(
     block=512,
     dtype=torch.float64,
 ):
-    """Attention and its gradients at precision `dtype` with linear memory; CPU or CUDA.
+    """Compute attention and its gradients at precision `dtype` with linear memory; CPU or CUDA.
 
     Args: as `blocked_attention`; dout: upstream gradient, shape of q, any strides.
     Returns: dict out, lse, dq, dk, dv and, where sink_logits is given, dsink_logits, in `dtype`.
@@ -62,7 +62,7 @@ def blocked_gradients(
 
 
 def _key_spans(start, stop, seqlen_k, rule):
-    """Ranges of keys, disjoint and in order, outside of which no row of start..stop sees a key."""
+    """Return disjoint ranges of keys, in order, that hold all keys visible to rows start..stop."""
     is_causal, window_size, num_sink_tokens = rule
     if not is_causal:
         return [(0, seqlen_k)]
@@ -75,7 +75,7 @@ def _key_spans(start, stop, seqlen_k, rule):
 
 
 def _hidden(start, stop, key, rule):
-    """Bool (rows, keys): True where the row may not see the key at position `key`."""
+    """Return a bool (rows, keys), True where a row may not see the key at position `key`."""
     is_causal, window_size, num_sink_tokens = rule
     if not is_causal:
         return None

@@ -1,4 +1,4 @@
-"""Gradients of attention: by autograd, and written out as the mathematics."""
+"""Computes gradients of attention: by autograd, and from the formulas."""
 
 import math
 
@@ -8,7 +8,7 @@ from .naive import visible_keys
 
 
 def gradients(fn, inputs, dout, **options):
-    """Output and gradients of a naive function by autograd, at the precision of the inputs.
+    """Return output and gradients of a naive function by autograd, at the precision of the inputs.
 
     Args:
         fn: a function of `reference`; of a pair (out, lse) the first is differentiated.
@@ -45,7 +45,7 @@ def attention_gradients(
     sink_logits=None,
     softmax_scale=None,
 ):
-    """Gradients of attention from the formulas that a backward kernel follows.
+    """Compute gradients of attention from the formulas that a backward kernel follows.
 
         P  = exp(S - lse)            S = softmax_scale * q k^T, masked
         dV = sum over the group of P^T dO
@@ -71,7 +71,7 @@ def attention_gradients(
         num_sink_tokens=num_sink_tokens,
         device=q.device,
     )
-    # The query heads of one kv head get a dimension of their own, over which the group is summed.
+    # The query heads of a kv head get a dimension of their own, to sum over the group.
     grouped = (batch, num_kv_heads, num_q_heads // num_kv_heads, seqlen_q, head_dim)
     q, dout = q.reshape(grouped), dout.reshape(grouped)
     k, v = k[:, :, None], v[:, :, None]
@@ -106,9 +106,9 @@ def attention_gradients(
 
 
 def gqa_gradients(q, k, v, out, lse, dout, *, softmax_scale=None):
-    """p08, first step: (dq, dk, dv) of causal attention from what its forward pass has left.
+    """p08, first step: compute (dq, dk, dv) of causal attention from out and lse.
 
-    Args: as of `attention_gradients`, with out and lse of the forward pass, which are believed.
+    Args: as of `attention_gradients`, with out and lse as the forward pass returned them.
     Returns: shape and dtype of q, k and v; lse may have another dtype than these.
     """
     scale = 1.0 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale

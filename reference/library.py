@@ -1,11 +1,11 @@
 """The kernels of PyTorch's own library that `make race` times beside an answer.
 
 Like naive.py this file imports nothing of the project, so that it can be loaded by path into a
-worker. Every function takes what the entry points of the problems take, whichever rule a problem
-has, and returns `out` alone: scaled_dot_product_attention (SDPA) has no lse to give away.
+worker. Every function has the arguments of the problems' entry points, for any rule, and returns
+`out` alone: scaled_dot_product_attention (SDPA) does not return lse.
 
-SDPA has no window and no sink tokens. It gets them as a mask, and then computes every pair of query
-and key. `flash` takes no mask, and fails where there is one.
+SDPA has no window and no sink tokens. It gets them as a mask, and then computes all pairs of query
+and key. `flash` supports no mask, and fails with one.
 
 Source: https://docs.pytorch.org/docs/2.11/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 @functools.lru_cache(maxsize=1)
 def _mask(seqlen, window_size, num_sink_tokens, device):
-    # Cached as naive's is: a training loop would build it once.
+    # Cached like naive's: a training loop would build it once.
     query = torch.arange(seqlen, device=device)[:, None]
     key = torch.arange(seqlen, device=device)[None, :]
     return (key <= query) & ((query - window_size < key) | (key < num_sink_tokens))
@@ -50,7 +50,7 @@ def _sdpa(
             scale=softmax_scale,
             enable_gqa=enable_gqa,
         )
-    return out.contiguous()  # as the problems ask; some backends lay heads out last
+    return out.contiguous()  # as the problems require; some backends put heads behind rows
 
 
 def flash(q, k, v, **rules):
@@ -64,7 +64,7 @@ def cudnn(q, k, v, **rules):
 
 
 def efficient(q, k, v, **rules):
-    """The memory-efficient kernel, on older GPUs too; it wants K and V once per query head."""
+    """The memory-efficient kernel, also on older GPUs; it needs K and V repeated per query head."""
     if _is_grouped(q, k):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     return _sdpa(SDPBackend.EFFICIENT_ATTENTION, q, k, v, **rules)

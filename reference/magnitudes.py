@@ -1,7 +1,7 @@
-"""How large the terms are that add up to an output: the scale of its rounding error.
+"""Computes the sum of absolute terms of each output: the scale of its rounding error.
 
-An output that is small because large terms cancel may carry a large error relative to itself. The
-sum of the absolute values of its terms is the scale on which rounding acts.
+An output that is small because large terms cancel may have a large error relative to itself.
+Rounding errors are relative to the sum of the absolute values of its terms.
 """
 
 import math
@@ -11,7 +11,7 @@ import torch
 from .naive import visible_keys
 from .rules import rules
 
-# Of the problems on rows, that of p03 its first step: what is summed up, from the inputs in fp64.
+# The magnitudes of problems on rows, from inputs in fp64; for p03 those of its first step.
 _OF_ROWS = {
     "p02": lambda x, w: {"y": (x * w).abs().sum(1)},
     "p03": lambda x: {"lse": 1.0 + x.logsumexp(1).abs()},
@@ -19,13 +19,13 @@ _OF_ROWS = {
 
 
 def magnitudes(problem_id, inputs, dout=None, **options):
-    """Sum of the absolute values of the terms of every output, in fp64.
+    """Return the sum of the absolute values of the terms of every output, in fp64.
 
     Args:
         problem_id: "p01" and so on.
-        inputs: q, k, v (and sink_logits), or x and what else a problem on rows takes; any dtype
-            and strides.
-        dout: upstream gradient; without it (and without inputs["dout"]) the forward outputs only.
+        inputs: q, k, v (and sink_logits), or x and the other inputs of a problem on rows; any
+            dtype and strides.
+        dout: upstream gradient; without it (and inputs["dout"]) only forward outputs are returned.
         options: the entry's options.
     Returns: dict name -> fp64 tensor in the shape of that output: y; or out, lse and, with dout,
         dq, dk, dv, dsink_logits. For lse it is 1 + |lse|.

@@ -1,4 +1,4 @@
-"""The known mistakes: for each what a kernel that makes it returns, so that it can be named."""
+"""The known mistakes, each with a function that predicts the result of a kernel that makes it."""
 
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from .variants_backward import differentiate
 
 __all__ = ["MISTAKES", "Mistake", "mistakes_for", "relative_distance", "shared_answer"]
 
-# Where two agree on an input, the first is the likelier one.
+# In order of likelihood: where two predict the same result, the first is named.
 MISTAKES = (
     *MASK_MISTAKES,
     *SOFTMAX_MISTAKES,
@@ -36,10 +36,10 @@ def _for_problem(fn, problem_id, inputs, options):
 
 
 def mistakes_for(problem_id):
-    """The mistakes that can be made in a problem, their `fn` bound to its rule and its outputs.
+    """Return the mistakes that can be made in a problem, `fn` bound to its rule and outputs.
 
-    In MISTAKES itself `fn` reads in options["is_causal"] whether attention is causal; here the
-    problem decides, so that the entry's own options are enough.
+    In MISTAKES `fn` reads options["is_causal"]; here the problem decides, so that the options of
+    the entry point suffice.
     """
     return tuple(
         replace(mistake, fn=partial(_for_problem, mistake.fn, problem_id))
@@ -49,9 +49,9 @@ def mistakes_for(problem_id):
 
 
 def shared_answer(problem_id, inputs, options):
-    """The right tensors, by output, that come back from each mistake that leaves an output right.
+    """Return the right tensors, by output, that every mistake returns for outputs it leaves right.
 
-    Args: as of a mistake's `fn`. Empty where mistakes share none: on rows.
+    Args: as of a mistake's `fn`. Mistakes in problems on rows share none: the result is empty.
     """
     if "x" in inputs:
         return {}
@@ -60,7 +60,7 @@ def shared_answer(problem_id, inputs, options):
 
 
 def relative_distance(got, predicted):
-    """Norm of the difference over the norm of `predicted`, on the elements that are not NaN there.
+    """Return the norm of the difference over that of `predicted`, without elements predicted NaN.
 
     Args: got: any dtype; predicted: an output of a mistake's `fn`, same shape.
     Returns: float; infinity where `got` is not finite on those elements or none is left.

@@ -1,4 +1,4 @@
-"""Known mistakes in which keys, heads and batches a query sees."""
+"""Known mistakes about which keys, heads and batches a query sees."""
 
 import math
 
@@ -15,7 +15,7 @@ SINKS = ("p07", "p09")
 
 
 def _one_future_key(case):
-    # The last query's next key does not exist: padding, hidden or not, decides what it adds.
+    # The last query has no next key: what padding contributes there is undetermined.
     result = attend(case, case.window(last=1))
     last = (case.query == case.seqlen_q - 1)[:, 0]
     rows = {"out": last[:, None], "lse": last}
@@ -55,7 +55,7 @@ def _sinks_counted_twice(case):
 
 
 def _padded_keys_counted(case, tile):
-    # A causal mask hides the padding too, since it lies after every query.
+    # A causal mask hides padding too, since it lies behind every query.
     return attend(case, zero_keys=0 if case.is_causal else -case.seqlen_k % tile)
 
 

@@ -1,4 +1,4 @@
-"""Known mistakes in the bridges: a row's log-sum-exp (p03), the gradients in PyTorch (p08)."""
+"""Known mistakes in the first steps of p03, a row's log-sum-exp, and p08, gradients in PyTorch."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ _COLUMNS = 128  # of a tile of p03's first step, and keys of one of p08's
 
 
 def _of_row(id, compute, variant=""):
-    """A mistake of `row_logsumexp`; compute(x), x (rows, cols) in fp64, returns lse."""
+    """Return a mistake of `row_logsumexp`; compute(x), x (rows, cols) in fp64, returns lse."""
 
     def fn(inputs, options):
         return {"lse": compute(inputs["x"].double())}
@@ -24,7 +24,7 @@ def _of_row(id, compute, variant=""):
 
 
 def _row_sum(x, *, rescaled=True, overwritten=False):
-    """The largest number of each row, and the sum of exp(x - maximum) with a step changed."""
+    """Return the maximum of each row, and the sum of exp(x - maximum), with a step changed."""
     row_max, row_sum = x.new_full(x.shape[:1], -math.inf), x.new_zeros(x.shape[:1])
     for part in x.split(_COLUMNS, dim=1):
         new_max = torch.maximum(row_max, part.amax(1))
@@ -49,7 +49,7 @@ def _whole_tiles(x):
 
 
 def _pytorch(case, *, probs=None, of_query=1.0):
-    """The gradients of p08's first step with P, or the pairs that reach dq, replaced."""
+    """Return the gradients of p08's first step with P, or the pairs that reach dq, replaced."""
     scores = case.scores().masked_fill(~case.visible(), -math.inf)
     probs = scores.softmax(-1) if probs is None else probs(scores)
     values, keys = case.values(), case.k[:, case.kv_heads]
@@ -101,7 +101,7 @@ _OF_GRADIENTS = (
 
 
 def bridge_mistakes_for(problem_id):
-    """The mistakes that can be made in the first step of a problem: of p03 and p08, none else."""
+    """Return the mistakes that can be made in the first step of p03 or p08; none for others."""
     if problem_id == "p03":
         return _OF_A_ROW
     return tuple(

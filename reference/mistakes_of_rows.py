@@ -1,4 +1,4 @@
-"""Known mistakes in what the backward pass keeps of each row: lse, delta, sink logits."""
+"""Known mistakes in the backward pass's values per row: lse, delta, sink logits."""
 
 import torch
 
@@ -11,7 +11,7 @@ _LARGEST_EXPONENT = 40.0
 
 
 def _dsink(change):
-    """The right gradients with dsink_logits replaced; unchanged without sink_logits."""
+    """Return a function for the right gradients with dsink_logits, if there is one, changed."""
 
     def compute(case):
         right = differentiate(case)
@@ -28,14 +28,14 @@ def _lse_without_sink(case):
 
 
 def _delta_missing(case, *where):
-    """The gradients with a delta of 0 in the kernels that `where` names."""
+    """Return the gradients with a delta of 0 in the kernels that `where` names."""
     return differentiate(case, **dict.fromkeys(where, torch.zeros_like(case.q[..., 0])))
 
 
 def _scores_unscaled(case, *where):
-    """The gradients with raw scores below exp2 in the kernels that `where` names.
+    """Return the gradients with unscaled scores in exp2 in the kernels that `where` names.
 
-    NaN where P becomes so large that rounding, or the end of fp32, decides what comes out.
+    They are NaN where P is so large that rounding or overflow determines the result.
     """
     result = differentiate(case, **dict.fromkeys(where, _LN_2))
     exponents = case.masked(scale=1.0) - LOG2_E * attend(case)["lse"][..., None]
@@ -55,7 +55,7 @@ def _delta_added(case):
 
 
 def _delta_over_queries(case):
-    """Sums down the rows of square tiles: only there does the result have a row's shape."""
+    """Return the gradients with delta summed down the queries, which square tiles permit."""
     product = case.dout * attend(case)["out"]
     width = product.shape[-1]
     padded = torch.nn.functional.pad(product, (0, 0, 0, -product.shape[2] % width))
@@ -64,12 +64,12 @@ def _delta_over_queries(case):
 
 
 def _of_first_head(case, per_row):
-    """What belongs to the first query head of each group, for all heads of the group."""
+    """Return values per row in which all heads of a group have those of its first query head."""
     return per_row[:, case.kv_heads * case.group_size]
 
 
 def _dsink_of(compute):
-    """The right gradients with dsink_logits computed anew, from lse and delta of each row."""
+    """Return a function for the right gradients with dsink_logits computed by `compute`."""
 
     def changed(case):
         right = differentiate(case)

@@ -34,16 +34,16 @@ def _k_reshaped(case):
 
 
 def _walked(case, step, width):
-    """Attention with the tiles of `width` keys that begin at multiples of `step`."""
+    """Return attention over tiles of `width` keys that begin at multiples of `step`."""
     before = ((case.key - width) // step).clamp(min=-1)
     return attend(case, case.visible() * (case.key // step - before))
 
 
 def _masked(case, shown, *, every_tile=False, whole=False):
-    """Attention in which `shown` is the mask of the tiles on the diagonal, or of every tile.
+    """Return attention with `shown` as the mask of the tiles on the diagonal, or of every tile.
 
-    The last tile ends with the last query, or is `whole`. A row whose first tile is hidden begins
-    with exp(-inf - (-inf)): it is left open.
+    The last tile ends at the query tile's end, or is `whole`. The result of a row whose first tile
+    is all hidden, exp(-inf - (-inf)), is undetermined.
     """
     if not case.is_causal:
         return attend(case)
@@ -80,7 +80,7 @@ def _hidden_scores_zero(case, *, whole=False):
 def _diagonal_skipped(case):
     if not case.is_causal:
         return attend(case)
-    # Whether the first queries, which have no full tile, see anything is left open.
+    # The first queries have no full tile: their result is NaN, that is undetermined.
     return attend(case, case.visible() & (case.key < case.query_tile_end - case.tile_q))
 
 

@@ -26,7 +26,7 @@ def _weight_by_row(x, w):
 
 
 def _fitted(tile, cols):
-    """The tile of the launch that the stub gives, which fits it to short rows."""
+    """Return the tile size of the stub's launch, which shrinks it for short rows."""
     return min(tile, 1 << (cols - 1).bit_length())
 
 
@@ -56,7 +56,7 @@ def _half_multiplied(inputs, options, problem_id="p02"):
 
 
 def _last_column_again(x, w, tile, fits):
-    """A tile that reaches past the end has its lanes there clamped to the last column."""
+    """Return the sums of tiles whose lanes past the end are clamped to the last column."""
     again = -x.shape[1] % (_fitted(tile, x.shape[1]) if fits else tile)
     return x @ w + again * x[:, -1] * w[-1]
 

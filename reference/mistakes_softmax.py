@@ -9,8 +9,8 @@ from .variants import LOG2_E, attend, known, known_per_tile
 from .variants_online import online
 
 FORWARD = ("p01", "p03", "p04", "p05", "p06", "p07")
-KERNELS = FORWARD[1:]  # of these in Triton, whose exponentials are to base 2
-_LARGEST_EXPONENT = 110.0  # of a weight whose products and sums still fit in fp32
+KERNELS = FORWARD[1:]  # those in Triton, which use exp2
+_LARGEST_EXPONENT = 110.0  # of 2, up to which products and sums of weights fit in fp32
 
 
 def _with_lse(case, lse):
@@ -26,7 +26,7 @@ def _scaled(case, scale):
 
 
 def row_weights(case):
-    """Unnormalised weights exp(score - row maximum), that maximum, and their sum."""
+    """Return the weights exp(score - row maximum), that maximum, and the sum of the weights."""
     return case.once(_row_weights)
 
 
@@ -60,10 +60,10 @@ def _last_tile_alone(case, tile):
 
 
 def _raw_scores_in_exp2(case):
-    # Where softmax_scale is negative, its sign has moved to q.
+    # A kernel moves the sign of a negative softmax_scale into q.
     scale = math.copysign(1.0, case.scale)
     largest = case.masked(scale=scale).amax(-1)
-    # The maximum that is subtracted is a scaled one: what it leaves may be too much for fp32.
+    # The subtracted maximum is scaled, so the difference may overflow exp2 in fp32.
     overflows = largest * (1.0 - abs(case.scale) * LOG2_E) > _LARGEST_EXPONENT
     result = _scaled(case, scale / LOG2_E)
     rows = {"out": overflows[..., None], "lse": overflows}
@@ -76,12 +76,12 @@ def _scaled_in_weights(case, tile):
 
 def _sum_rescaled_late(case, tile):
     result = online(case, tile, sum_late=True)
-    # Where the maximum is in the last tile the sum is 0; what a division by it gives is not known.
+    # Where the maximum is in the last tile the sum is 0, and the quotient undetermined.
     return result | {"out": result["out"].masked_fill(result["out"].isinf(), math.nan)}
 
 
 def _state_swapped(case, tile):
-    """The online softmax in units of log2 whose update takes the maximum for the sum."""
+    """Return the online softmax in units of log2 whose update swaps maximum and sum."""
     scores = case.masked() * LOG2_E
     running_max = scores.new_full(scores.shape[:-1], -math.inf)
     running_sum, acc, values = (

@@ -1,9 +1,9 @@
 """Naive attention: the specification in fp64, and at working precision the baseline.
 
-Every function here writes the whole score matrix to memory, as the formula says. Called with fp64
-tensors it is exact to rounding and serves as the reference; the same lines called with fp16,
-bf16 or fp32 tensors are what speed and memory of a submission are measured against. The file
-imports nothing of the project, so that it can also be loaded by path instead of a submission.
+Every function here writes the whole score matrix to memory, as the formula says. With fp64 tensors
+it is exact to rounding and serves as the reference; with fp16, bf16 or fp32 tensors it is the
+baseline for speed and memory of a submission. The file imports nothing of the project, so that it
+can also be loaded by path instead of a submission.
 
 Shapes: q (batch, num_q_heads, seqlen_q, head_dim); k, v (batch, num_kv_heads, seqlen_k, head_dim);
 out as q, in q's dtype; lse (batch, num_q_heads, seqlen_q), natural logarithm, fp32 (fp64 for fp64
@@ -19,7 +19,7 @@ import torch
 def visible_keys(
     seqlen_q, seqlen_k, *, is_causal, window_size=None, num_sink_tokens=0, device=None
 ):
-    """The mask: True where key j is visible to query i.
+    """Return the mask, True where key j is visible to query i.
 
     Without `is_causal` every key is visible. With it: j <= i and (i - window_size < j or
     j < num_sink_tokens); `window_size` counts the query itself, None means no window.
@@ -40,8 +40,8 @@ def visible_keys(
 
 @functools.lru_cache(maxsize=4)
 def _hidden_keys(seqlen_q, seqlen_k, is_causal, window_size, num_sink_tokens, device):
-    # Cached, because a training loop would build the mask once and not in every call: its cost must
-    # not count as the baseline's.
+    # Cached, since a training loop would build the mask once and not in every call: the baseline
+    # must not include its cost.
     return ~visible_keys(
         seqlen_q,
         seqlen_k,
@@ -64,7 +64,7 @@ def _attention(
     softmax_scale=None,
     need_lse=True,
 ):
-    """softmax(softmax_scale * q k^T + mask) v for every head; differentiable.
+    """Compute softmax(softmax_scale * q k^T + mask) v for every head; differentiable.
 
     `sink_logits` (num_q_heads,) adds exp(sink_logits[h]) to the denominator of every row of head h.
     Returns (out, lse); lse is None if `need_lse` is False.
@@ -83,7 +83,7 @@ def _attention(
         hidden = _hidden_keys(q.shape[2], k.shape[2], True, window_size, num_sink_tokens, q.device)
         scores = scores.masked_fill(hidden, -math.inf)
     if sink_logits is not None:
-        # A column of scores that has no value to add: it only enters the denominator.
+        # A column of scores without values, which only enters the denominator.
         column = sink_logits.to(scores.dtype)[None, :, None, None]
         scores = torch.cat([scores, column.expand(*scores.shape[:-1], 1)], dim=-1)
     probs = torch.softmax(scores, dim=-1, dtype=accumulator)
@@ -107,7 +107,7 @@ def weighted_row_sum(x, w):
     """p02: y[i] = sum_j x[i, j] * w[j].
 
     x (rows, cols), w (cols,); y (rows,) in x's dtype. Products and sums are fp32 (fp64 for fp64),
-    rounded once at the end: a sum kept in 16 bits would be worse than the kernel it is to judge.
+    rounded once at the end: 16-bit sums would be less accurate than the kernel under test.
     """
     accumulator = torch.float64 if x.dtype == torch.float64 else torch.float32
     return (x.to(accumulator) * w.to(accumulator)).sum(1).to(x.dtype)
@@ -126,7 +126,7 @@ def causal_attention(q, k, v, *, softmax_scale=None):
 def row_logsumexp(x):
     """p03, first step: the log-sum-exp of each row of x (rows, cols), fp32 (fp64 for fp64 inputs).
 
-    Source: Online softmax, arXiv:1805.02867, for how a kernel computes it in one pass.
+    Source: Online softmax, arXiv:1805.02867, by which a kernel computes it in one pass.
     """
     accumulator = torch.float64 if x.dtype == torch.float64 else torch.float32
     return x.to(accumulator).logsumexp(1)

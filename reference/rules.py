@@ -1,4 +1,4 @@
-"""Which keys a problem lets a query see, spelled out as the options of the general attention."""
+"""The visibility rule of each problem, as options of the general attention."""
 
 _IS_CAUSAL = {
     "p01": None,  # an option says it
@@ -27,11 +27,11 @@ OUTPUTS = {
 
 
 def rules(problem_id, options=None):
-    """The entry's options with the problem's own rule added.
+    """Return the options of a problem's entry point, with the problem's own rule added.
 
     Args:
-        problem_id: one of those on attention.
-        options: what is passed to the entry (softmax_scale, window_size, num_sink_tokens, and for
+        problem_id: a problem on attention.
+        options: options of the entry point (softmax_scale, window_size, num_sink_tokens, and for
             p01 is_causal, tile_q, tile_k).
     Returns: dict with is_causal, window_size, num_sink_tokens, softmax_scale: keyword arguments
         of `blocked_attention` and its kin.

@@ -1,7 +1,7 @@
-"""Attention with every rule replaceable: what the known mistakes are built from.
+"""Attention in fp64 with every rule replaceable, from which known mistakes are built.
 
-All in fp64. A wrong rule is another `counts`, which says how often a key enters a row (0 hidden,
-1 visible, 2 counted twice), another scale, another map of heads, and so on.
+A wrong rule is another `counts`, which says how often a key enters a row (0 hidden, 1 visible,
+2 counted twice), another scale, another map of heads, and so on.
 """
 
 import functools
@@ -17,24 +17,24 @@ from .rules import rules
 
 TILES = (16, 32, 64, 128)
 LOG2_E = math.log2(math.e)
-_SMALLEST_NORMAL, _SMALLEST = 2.0**-126, 2.0**-150  # of fp32: from here on a sum may be, is 0
+_SMALLEST_NORMAL, _SMALLEST = 2.0**-126, 2.0**-150  # fp32 may, or must, flush to 0 below
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake that is known, and what a kernel that makes it returns.
+    """A known mistake, with a prediction of the result of a kernel that makes it.
 
     Attributes:
-        id: names the cause, of which grader/spec/causes says more; variants by tile size share it.
+        id: the cause in grader/spec/causes; variants by tile size share it.
         problems: ids of the problems in which it can be made.
         fn: (inputs, options) -> dict name -> fp64 tensor. inputs: q, k, v, and dout and
             sink_logits where there are any, or x and w, of any dtype; options: the entry's.
-            Only the outputs that the mistake determines are returned, and all of them must
-            agree with a submission's before the mistake is named. NaN marks elements that it
-            leaves undetermined (a row that sees no key). Where a mistake makes no difference
-            on the given inputs, the right answer comes back.
+            It returns only the outputs that the mistake determines; all of them must agree
+            with a submission's before the mistake is named. NaN marks undetermined elements
+            (such as a row that sees no key). Where a mistake makes no difference on the given
+            inputs, the prediction is the right answer.
         tile: the tile size that the output depends on, or None.
-        variant, figures: which form of its text says so, and what stands in the fields.
+        variant, figures: the form of its text in the catalogue, and the values for its fields.
     """
 
     id: str
@@ -45,7 +45,7 @@ class Mistake:
     figures: Mapping = field(default_factory=dict)
 
     def predict(self, inputs, options):
-        """What `fn` returns, or None where the mistake has no meaning on these inputs."""
+        """Return the result of `fn`, or None where the mistake has no meaning on these inputs."""
         try:
             return self.fn(inputs, options)
         except (ValueError, RuntimeError, IndexError):
@@ -53,7 +53,7 @@ class Mistake:
 
 
 def known(id, problems, compute, tile=None, variant="", **figures):
-    """A Mistake from a function of a Case."""
+    """Return a Mistake from a function of a Case."""
 
     def fn(inputs, options, problem_id="p01"):
         return compute(case_of(problem_id, inputs, options))
@@ -62,9 +62,9 @@ def known(id, problems, compute, tile=None, variant="", **figures):
 
 
 def known_per_tile(id, problems, compute, variant=""):
-    """A Mistake for each tile size; compute(case, tile).
+    """Return a Mistake per tile size from compute(case, tile).
 
-    In p01 the tile is an argument, tile_k, and there is one mistake for all of its values.
+    In p01 the tile size is an argument, tile_k, and one Mistake covers all its values.
     """
     kernels = tuple(problem for problem in problems if problem != "p01")
     found = [known(id, kernels, partial(compute, tile=tile), tile, variant) for tile in TILES]
@@ -78,7 +78,7 @@ def known_per_tile(id, problems, compute, variant=""):
 
 
 def case_of(problem_id, inputs, options):
-    """The Case of these inputs, the same for all mistakes that are tried on them."""
+    """Return the Case of these inputs, shared by all mistakes that are tried on them."""
     return _case(problem_id, tuple(inputs.items()), tuple(options.items()))
 
 
@@ -88,11 +88,11 @@ def _case(problem_id, inputs, options):
 
 
 class Case:
-    """The inputs of one call in fp64 and the rule in force, with what is derived from both.
+    """The inputs of one call in fp64, the rule in force, and cached values derived from both.
 
-    Many mistakes share it: nobody writes to its tensors, nor to what its methods return. What a
-    mistake leaves as it is comes back as the very tensor that the others get, so that whoever
-    compares predictions need not look at it twice.
+    Many mistakes share a case: nobody may write to its tensors or to results of its methods. An
+    output that a mistake leaves right is the same tensor object for all of them, so that a caller
+    compares it only once.
     """
 
     def __init__(self, problem_id, inputs, options):
@@ -115,7 +115,7 @@ class Case:
         device = self.q.device
         self.query = torch.arange(self.seqlen_q, device=device)[:, None]
         self.key = torch.arange(self.seqlen_k, device=device)[None, :]
-        # One past the last key that each query's tile walks over: in p01 the tile's own end.
+        # One past the last key that each query's tile visits; in p01 the query tile's own end.
         self.walk_end = torch.full_like(self.query, self.seqlen_k)
         if problem_id == "p01" and self.is_causal:
             self.walk_end = self.query_tile_end.clamp(max=self.seqlen_k)
@@ -123,10 +123,9 @@ class Case:
         self._found = {}
 
     def once(self, compute, **changes):
-        """compute(case, **changes); where none is other than None, computed once for all.
+        """Return compute(case, **changes), cached if at most one change is not None.
 
-        So it is where a mask or a whole number alone is: many mistakes show the same keys, or walk
-        over the same tiles.
+        That change must be a mask or a whole number: many mistakes share a mask or a tile size.
         """
         changes = {name: change for name, change in changes.items() if change is not None}
         key = _key(compute, changes)
@@ -138,23 +137,23 @@ class Case:
 
     @property
     def query_tile_end(self):
-        """The row after the last of each query's tile, (seqlen_q, 1); of p01."""
+        """One past the last row of each query's tile in p01, (seqlen_q, 1)."""
         return (self.query // self.tile_q + 1) * self.tile_q
 
     @property
     def last_key(self):
-        """The last key that each query's walk has to reach, (seqlen_q, 1)."""
+        """The last key that a kernel has to visit for each query, (seqlen_q, 1)."""
         if self.is_causal and self.problem_id != "p01":
             return self.query
         return self.walk_end - 1
 
     def visible(self, **changes):
-        """The mask of the problem, with some of its options changed."""
+        """Return the mask of the problem, with some of its options changed."""
         rule = self.rule | changes
         return self.once(_visible, rule=None if rule == self.rule else rule)
 
     def window(self, first=0, last=0, size=None):
-        """The mask with the two edges of the band moved: + shows keys further right."""
+        """Return the mask with the edges of its band moved; + shows keys further right."""
         size = self.window_size if size is None else size
         if not self.is_causal:
             return self.visible()
@@ -165,23 +164,23 @@ class Case:
         return band
 
     def scores(self, *, scale=None, kv_heads=None, k=None):
-        """Scaled scores without any mask, (batch, num_q_heads, seqlen_q, seqlen_k)."""
+        """Return scaled scores without a mask, (batch, num_q_heads, seqlen_q, seqlen_k)."""
         return self.once(_scores, scale=scale, kv_heads=kv_heads, k=k)
 
     def masked(self, counts=None, **changes):
-        """Scores with log(counts) added: hidden keys at minus infinity, repeated ones raised."""
+        """Return scores plus log(counts): hidden keys at minus infinity, repeated ones raised."""
         counts = self.visible() if counts is None else counts
         if counts.dtype == torch.bool:
             return self.scores(**changes).masked_fill(~counts, -math.inf)
         return self.scores(**changes) + counts.double().log()
 
     def values(self, kv_heads=None, v=None):
-        """V repeated for every query head."""
+        """Return V repeated for every query head."""
         v = self.v if v is None else v
         return v[:, self.kv_heads if kv_heads is None else kv_heads]
 
     def sink_column(self, sink_logits=None):
-        """Sink logits shaped to add to lse; minus infinity where there are none."""
+        """Return sink logits in a shape to add to lse; minus infinity where there are none."""
         sink = self.sink_logits if sink_logits is None else sink_logits
         if sink is None:
             return self.q.new_full((1, 1, 1), -math.inf)
@@ -189,7 +188,7 @@ class Case:
 
 
 def _key(compute, changes):
-    """What a result is kept by, of which one thing at most is changed; None if it is not kept."""
+    """Return the cache key of a result with at most one change; None if it is not cached."""
     if not changes:
         return compute
     (name, change), *others = changes.items()
@@ -215,12 +214,12 @@ def _scores(case, scale=None, kv_heads=None, k=None):
 
 
 def unless(given, own):
-    """What is given, or None where it is what the case has of its own."""
+    """Return `given`, or None if it equals `own`, the case's own value."""
     return None if given is None or given is own or bool((given == own).all()) else given
 
 
 def in_fp32(row_sum):
-    """A sum of weights as fp32 has it where it is tiny: 0, or NaN where that is left open."""
+    """Return sums of weights with tiny ones as in fp32: 0, or NaN where it may be flushed."""
     rounded = row_sum.masked_fill(row_sum < _SMALLEST_NORMAL, math.nan)
     return torch.where(row_sum < _SMALLEST, torch.zeros_like(row_sum), rounded)
 
@@ -236,10 +235,10 @@ def attend(
     zero_keys=0,
     sink_logits=None,
 ):
-    """out and lse with the rule changed as asked.
+    """Return out and lse with some values of the case replaced.
 
-    zero_keys: so many further keys of score 0 and value 0; the others: see `Case`.
-    Rows without any key come out as NaN. Where nothing changes the right tensors come back.
+    zero_keys: number of additional keys of score 0 and value 0; the others: see `Case`.
+    Rows without any key are NaN. Without a change the shared right tensors are returned.
     """
     found = case.once(
         _attend,

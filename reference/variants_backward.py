@@ -1,6 +1,6 @@
-"""The backward pass with every step of it replaceable: what the known mistakes are built from.
+"""The backward pass in fp64 with every step replaceable, from which known mistakes are built.
 
-In fp64, as `variants`, whose `Case` keeps what is right.
+`Case` in `variants` caches what is right.
 """
 
 import math
@@ -12,7 +12,7 @@ from .variants import attend, unless
 
 
 def row_delta(case):
-    """sum(dout * out) of each row, (batch, num_q_heads, seqlen_q)."""
+    """Return sum(dout * out) of each row, (batch, num_q_heads, seqlen_q)."""
     return case.once(_row_delta)
 
 
@@ -38,14 +38,14 @@ def differentiate(
     dv_heads="sum",
     sink_batches=slice(None),
 ):
-    """out and the gradients with a step of the backward pass changed; what stays right is shared.
+    """Return out and the gradients with a step of the backward pass changed; right ones are shared.
 
-    visible_q, visible_kv: the masks in the dq and in the dk, dv kernel; lse: what P is recomputed
-    from; delta: what is subtracted from dP, and enters dsink_logits; lse_q, delta_q, lse_kv,
+    visible_q, visible_kv: the masks in the dq and in the dk, dv kernel; lse: from which P is
+    recomputed; delta: subtracted from dP, and a factor of dsink_logits; lse_q, delta_q, lse_kv,
     delta_kv: those of one kernel alone; score_scale_q, score_scale_kv: softmax_scale where it
-    recomputes P; scale_q, scale_k: the factor of dq and of dk; dv_of_dscores: whether dv takes dS
-    for P; dk_heads, dv_heads: "sum", "mean", "first" or "last" head of a group, "interleaved" the
-    sum over heads of different groups; sink_batches: the batches that enter dsink_logits.
+    recomputes P; scale_q, scale_k: the factor of dq and of dk; dv_of_dscores: whether dv uses dS
+    in place of P; dk_heads, dv_heads: "sum", "mean", "first" or "last" head of a group, or
+    "interleaved", the sum over heads of different groups; sink_batches: batches in dsink_logits.
     """
     dout, lse = unless(dout, case.dout), unless(lse, attend(case)["lse"])
     if dout is not None and delta is None:
@@ -55,7 +55,7 @@ def differentiate(
         dk_heads = dv_heads = "sum"
 
     def tiles(visible, own_lse, own_delta, score_scale):
-        """P and dS of a kernel."""
+        """Return P and dS of a kernel."""
         probs = case.once(
             _probs,
             visible=unless(visible, case.visible()),
@@ -115,7 +115,7 @@ def _dprobs(case, dout=None):
 
 
 def _dscores(case, factor=None, dout=None, delta=None):
-    """`factor` times dP - delta; it is P where nothing is wrong."""
+    """Return `factor` times (dP - delta); the right factor is P."""
     factor = case.once(_probs) if factor is None else factor
     delta = row_delta(case) if delta is None else delta
     return (case.once(_dprobs, dout=dout) - delta[..., None]) * factor
@@ -144,7 +144,7 @@ def _dsink(case, lse=None, delta=None, batches=slice(None)):
 
 
 def _gather(case, per_head, how):
-    """Gradients of query heads, brought together for each kv head."""
+    """Combine gradients per query head into those per kv head."""
     grouped = per_head.unflatten(1, (case.num_kv_heads, case.group_size))
     if how in ("sum", "mean"):
         return getattr(grouped, how)(2)

@@ -1,4 +1,4 @@
-"""The online softmax with a step of it changed, which known mistakes are built from."""
+"""The online softmax with a step changed, from which known mistakes are built."""
 
 import math
 
@@ -15,10 +15,10 @@ def online(
     sum_late=False,
     weight_scale=1.0,
 ):
-    """The online softmax over key tiles with a step of it changed.
+    """Compute the online softmax over key tiles with a step changed.
 
-    rescale_acc, rescale_sum: whether these are rescaled when the maximum grows; rescale_late:
-    whether the accumulator is when the tile has been added, sum_late: whether the sum is;
+    rescale_acc, rescale_sum: whether accumulator and sum are rescaled when the maximum grows;
+    rescale_late, sum_late: whether they are rescaled after the tile was added, not before;
     weight_scale: a factor on score - maximum inside the weights.
     """
     scaled = None if weight_scale == 1.0 else weight_scale
@@ -36,14 +36,14 @@ def online(
 
 
 def _visits(case, tile, weight_scale=1.0):
-    """What each key tile gives: factor of what was there, sum and product; and the last maximum."""
+    """Return per key tile rescaling factor, sum and product; and the last maximum."""
     scores, values = case.masked(), case.values()
     running_max = scores.new_full(scores.shape[:-1], -math.inf)
     found = []
     for start in range(0, case.seqlen_k, tile):
         part = scores[..., start : start + tile]
         new_max = torch.maximum(running_max, part.amax(-1))
-        # A row that has seen no key yet has nothing to rescale, and no maximum to subtract.
+        # For a row without a visible key so far, subtract 0: -inf - -inf would be NaN.
         safe_max = new_max.masked_fill(new_max == -math.inf, 0.0)
         alpha = torch.exp(running_max - safe_max)
         probs = torch.exp(weight_scale * (part - safe_max[..., None]))

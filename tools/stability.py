@@ -22,7 +22,7 @@ _ROUNDING = 1e-6
 
 
 def main(words):
-    """Grade as often as the first word says, or read the records that the words name."""
+    """Grade as often as the first word says, or read the records whose paths the words are."""
     if not words or words[0].startswith("-") or words[0] in ("0", "1"):
         print(__doc__)
         return 0 if words[:1] in (["-h"], ["--help"]) else 2
@@ -51,7 +51,7 @@ def main(words):
 
 
 def record_in(path):
-    """Read a record; ValueError: it cannot be read, or is none."""
+    """Read a record; raise ValueError if the file cannot be read or is no record."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if {"problems", "interrupted"} <= record.keys():
@@ -65,8 +65,8 @@ def record_in(path):
 
 
 def graded(count, options):
-    """Grade so often; return the records' paths, and the exit codes that there were."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # `grade` heeds it, and says so with 130
+    """Grade `count` times; return the records' paths, and the exit codes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # `grade` handles Ctrl-C, and exits with 130
     FOLDER.mkdir(parents=True, exist_ok=True)
     paths, codes = [], set()
     for number in range(1, count + 1):
@@ -82,7 +82,7 @@ def graded(count, options):
 
 
 def rows(records):
-    """Give each problem's id, points available, points and speed-ups of its runs, and range."""
+    """Give id, available points, points and speed-ups by run, and range of points per problem."""
     found = {}
     for record in records:
         for problem in record["problems"]:
@@ -97,7 +97,7 @@ def rows(records):
 
 
 def line(id, most, points, speedups, _, wanted):
-    """Return a row: least, median and largest."""
+    """Return a line with minimum, median and maximum of points and speed-ups."""
     text = f"{id}  {len(points)}/{wanted} gradings  of {most:g} points"
     for what, values in (("points", points), ("speed-up", speedups)):
         if values:

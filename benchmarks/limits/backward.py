@@ -1,14 +1,14 @@
-"""dQ, dK and dV in Gluon for compute capability 9.0, but for pairs outside the window: sinks.
+"""dQ, dK and dV in Gluon for compute capability 9.0, except for sinks outside the window.
 
-A consumer, one warpgroup, holds ROWS keys and their values, and goes over the queries of its head
+A consumer, one warpgroup, holds ROWS keys and their values, and loops over the queries of its head
 group that see them. Scores and weights are transposed, (keys, queries), so that they multiply from
-registers; per step four products: K Q^T, V dO^T, P^T dO, dS^T Q. The exponentials run under the
-second, dS under the third, and all of a consumer's arithmetic under the other one's products.
-The fifth product, dS K, takes dS of both consumers from shared memory, a step later; they compute
-it in turns. A warp adds it to sums in global memory by TMA, in no fixed order: the last bits of dQ
-differ between calls. With HEADS_APART dK and dV of a head take the same way, so that the heads of a
-group need not run together. Without dQ the last product is left out.
-Grid: any number of programs; program i takes the tiles of work i, i + programs, ...
+registers. A step has four products: K Q^T, V dO^T, P^T dO, dS^T Q. The exponentials overlap with
+the second, dS with the third, and all of a consumer's arithmetic with the other one's products.
+The fifth product, dS K, reads dS of both consumers from shared memory, a step later; they compute
+it in turns. A warp adds it to sums in global memory by TMA, in no fixed order, so that the last
+bits of dQ differ between calls. With HEADS_APART dK and dV of a head are added likewise, and the
+heads of a group need not run together. Without dQ the last product is left out.
+Grid: any number of programs; program i computes the tiles of work i, i + programs, ...
 Memory traffic: K, V, dK, dV once; Q, dO and the sums of dQ once per tile of work.
 Limits: those of the forward kernel; BLOCK_M = ROWS.
 """
@@ -43,7 +43,7 @@ from benchmarks.limits.schedule import ROWS
 
 @gluon.jit
 def _producer(tensors, s, sizes, o: gl.constexpr):
-    """Load keys and values once, then queries, dO, lse and delta of each step."""
+    """Load keys and values of each tile of work, then queries, dO, lse and delta of its steps."""
     lanes: gl.constexpr = gl.BlockedLayout([2], [32], [1], [0])
     number = 0
     work = 0
@@ -76,7 +76,7 @@ def _producer(tensors, s, sizes, o: gl.constexpr):
 
 @gluon.jit
 def _skip(begin, end, number, first, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
-    """Pass the steps from begin to end."""
+    """Skip the steps from begin to end, whose pairs are hidden: give zeros to the product of dQ."""
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     for step in range(begin, end):
         stage = (number + step) % o.STAGES
@@ -94,9 +94,9 @@ def _fold(
     S: gl.constexpr, A: gl.constexpr, IS_MASKED: gl.constexpr, INDEX: gl.constexpr,
     o: gl.constexpr,
 ):  # fmt: skip
-    """Add the steps from begin to end to dK and dV, and give dQ what the steps before them have.
+    """Add the steps from begin to end to dK and dV; compute dQ one step behind.
 
-    ahead: the query of column 0 in tile 0, less the key of row 0.
+    ahead: the query of column 0 in tile 0, minus the key of row 0.
     """
     dtype: gl.constexpr = s.k.dtype
     for step in range(begin, end):
@@ -120,7 +120,7 @@ def _fold(
             p = gl.where(visible, p, 0.0)
         weights = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, A, 2))
         dv = warpgroup_mma(weights, dout, dv, is_async=True)
-        # dP was issued before the product of dV, which alone may still be under way.
+        # dP was issued before the product of dV, the only one that may still run.
         dp = warpgroup_mma_wait(1, deps=(dp,))
         delta = s.delta.index(stage).load(gl.SliceLayout(0, S))
         ds = (p * (dp - delta[None, :])).to(dtype)
@@ -137,7 +137,7 @@ def _fold(
 
 @gluon.jit
 def give_ds(ds, number, s, INDEX: gl.constexpr, o: gl.constexpr):
-    """Leave dS of ROWS keys for the product of dQ."""
+    """Write dS of ROWS keys to shared memory, for the product of dQ."""
     stage = number % o.DS_STAGES
     mbarrier.wait(s.ds_empty.index(stage), number // o.DS_STAGES & 1 ^ 1)
     s.ds.index(stage * o.CONSUMERS + INDEX).store(ds)
@@ -147,9 +147,9 @@ def give_ds(ds, number, s, INDEX: gl.constexpr, o: gl.constexpr):
 
 @gluon.jit
 def take_turn(number, first, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
-    """If it is this consumer's turn: leave what all keys of the tile of work give dQ in a step.
+    """If it is this consumer's turn, hand over the step's dQ from all keys of the tile of work.
 
-    first: the first step of the tile of work; there is nothing before it.
+    first: the first step of the tile of work, before which there is no dQ.
     """
     if (number >= first) & (number % o.CONSUMERS == INDEX):
         D: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, o.HEAD_DIM, 16])
@@ -167,9 +167,9 @@ def take_turn(number, first, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
 
 @gluon.jit
 def hand_over(value, number, s, o: gl.constexpr):
-    """Leave fp32 values of (ROWS, HEAD_DIM) for `_add`; the consumers' numbers take turns."""
+    """Write fp32 values (ROWS, HEAD_DIM) to shared memory for `_add`; consumers alternate."""
     buffer = number % o.DQ_STAGES
-    if o.DQ_STAGES < o.CONSUMERS:  # a buffer of both: the other one's turn came before
+    if o.DQ_STAGES < o.CONSUMERS:  # a shared buffer: wait for the other consumer's turn
         mbarrier.wait(s.dq_full.index(buffer), (number - 1) & 1)
     mbarrier.wait(s.dq_empty.index(buffer), number // o.DQ_STAGES & 1 ^ 1)
     s.dq.index(buffer).reshape([ROWS, o.HEAD_DIM]).store(value)
@@ -179,7 +179,7 @@ def hand_over(value, number, s, o: gl.constexpr):
 
 @gluon.jit
 def _begin(tensors, batch, kv_head, key_start, sizes, A: gl.constexpr, o: gl.constexpr):
-    """Return where dK and dV of ROWS keys begin: what pairs outside the window give the sinks."""
+    """Return the initial dK and dV of ROWS keys: for sinks, sums over pairs outside the window."""
     rows = key_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, A))[:, None]
     columns = gl.arange(0, o.HEAD_DIM, layout=gl.SliceLayout(0, A))[None, :]
     first = gl.cast(batch * sizes.num_kv_heads + kv_head, gl.int64) * sizes.num_sink_tokens
@@ -254,7 +254,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
                     hand_over(dk * sizes.scale, number + i, s, o)
         else:
             v_rows.store(dv.to(dtype))
-        if o.WITH_DQ:  # both have multiplied dS and K
+        if o.WITH_DQ:  # until both consumers have multiplied dS and K
             mbarrier.arrive(s.k_read, count=1)
             mbarrier.wait(s.k_read, work & 1)
         if not o.HEADS_APART:
@@ -271,8 +271,8 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
 def _add(tensors, s, sizes, o: gl.constexpr):
     """Add the tiles of `hand_over` to global memory.
 
-    After dQ of a tile of work come, with HEADS_APART, dV of each consumer, then dK of each. The
-    next tile's numbers leave these out: so many bring every barrier back to the same phase.
+    With HEADS_APART dQ of a tile of work is followed by dV, then dK, of each consumer. The numbers
+    of the next tile do not count these, since they return every barrier to the same phase.
     """
     number = 0
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
@@ -304,7 +304,7 @@ def _add_tile(desc, batch, head, start, number, s, o: gl.constexpr):
 def backward_kernel(
     q, k, v, dout, dk, dv, sums, lse, delta, sink_dk, sink_dv, sizes, o: gl.constexpr
 ):  # fmt: skip
-    """Set up shared memory, then part into two consumers, a producer and `_add`.
+    """Set up shared memory, then split into two consumers, a producer and `_add`.
 
     Args: as in Tensors; sizes: Sizes; o: Options.
     """

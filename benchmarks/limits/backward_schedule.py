@@ -1,7 +1,7 @@
 """The order of work of the backward kernel: tiles of keys, and the queries that each visits.
 
-A tile of work is CONSUMERS * ROWS keys and the queries of one head that see them, or, where dK and
-dV are not sums, of all heads of the group, one after the other. Keys and queries in tiles of ROWS;
+A tile of work is CONSUMERS * ROWS keys and the queries that see them: of one head with HEADS_APART,
+else of all heads of the group, one after the other. Keys and queries come in tiles of ROWS;
 BLOCK_M = ROWS.
 """
 
@@ -15,24 +15,24 @@ from benchmarks.limits.schedule import ROWS
 
 
 class Options(NamedTuple):
-    """What the kernel is compiled for."""
+    """The compile-time constants of the kernel."""
 
     HEAD_DIM: int
     STAGES: int  # tiles of queries, with dO, lse and delta, in shared memory
     CONSUMERS: int
     IS_CAUSAL: bool
     HAS_WINDOW: bool
-    IN_REGISTERS: bool  # keys and values: products read half as much shared memory
+    IN_REGISTERS: bool  # keys and values, which halves the products' reads of shared memory
     WITH_DQ: bool
-    HEADS_APART: bool  # one query head in a tile of work, dK and dV are sums as dQ is
+    HEADS_APART: bool  # a tile of work has one query head; dK and dV are sums, like dQ
     DS_STAGES: int  # tiles of dS in shared memory, per consumer
-    DQ_STAGES: int  # tiles of dQ there, fp32
+    DQ_STAGES: int  # tiles of dQ in shared memory, fp32
     CONSUMER_REGISTERS: int
     PRODUCER_REGISTERS: int
 
 
 class Sizes(NamedTuple):
-    """What the kernel is launched with."""
+    """The runtime arguments of the kernel."""
 
     seqlen_q: gl.tensor
     seqlen_k: gl.tensor
@@ -43,7 +43,7 @@ class Sizes(NamedTuple):
     num_key_tiles: gl.tensor  # tiles of CONSUMERS * ROWS keys
     num_tiles: gl.tensor  # tiles of work
     window_size: gl.tensor
-    num_sink_tokens: gl.tensor  # keys whose sums do not begin at 0
+    num_sink_tokens: gl.tensor  # keys with an initial dK and dV
     scale: gl.tensor
     scale_log2: gl.tensor
 
@@ -51,9 +51,9 @@ class Sizes(NamedTuple):
 class Tensors(NamedTuple):
     """Descriptors of blocks (1, 1, ROWS, HEAD_DIM); pointers, fp32, dense.
 
-    sums: of dQ, fp32; they begin with what pairs outside the window give. dk, dv: with HEADS_APART
-    sums, too, of zeros.
-    sink_dk, sink_dv: (batch, num_kv_heads, num_sink_tokens, HEAD_DIM), where the sums begin.
+    sums: of dQ, fp32, initially over pairs outside the window. dk, dv: with HEADS_APART sums too,
+    initially zero.
+    sink_dk, sink_dv: (batch, num_kv_heads, num_sink_tokens, HEAD_DIM), initial dK and dV of sinks.
     """
 
     q: tma.tensor_descriptor
@@ -70,7 +70,7 @@ class Tensors(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """Tiles in shared memory, and barriers; dK and dV leave from where K and V were."""
+    """Tiles and barriers in shared memory; dK and dV are stored from the tiles of K and V."""
 
     k: gl.shared_memory_descriptor
     v: gl.shared_memory_descriptor
@@ -93,9 +93,9 @@ class Shared(NamedTuple):
 
 @gluon.jit
 def place(tile, sizes, o: gl.constexpr):
-    """Return batch, head of keys, first query head, how many of them, first key and query, tiles.
+    """Return batch, kv head, first query head, number of heads, first key, first query, tiles.
 
-    The tiles are those of a head's queries.
+    tiles: the number of tiles of queries per head.
     """
     heads = sizes.group_size
     if o.HEADS_APART:
@@ -104,7 +104,7 @@ def place(tile, sizes, o: gl.constexpr):
     rest = tile // sizes.section
     number = rest // sizes.num_key_tiles * sizes.section + tile % sizes.section
     head = number % num_heads * heads
-    # The first keys have most queries: longest first.
+    # The longest first: the first keys have most queries.
     key_start = rest % sizes.num_key_tiles * (ROWS * o.CONSUMERS)
     query_start = 0
     if o.IS_CAUSAL:
@@ -126,10 +126,10 @@ def place(tile, sizes, o: gl.constexpr):
 
 @gluon.jit
 def query_tile(step, tiles, o: gl.constexpr):
-    """Return which of the tiles of queries a step of a head visits.
+    """Return the tile of queries that a step of a head visits.
 
-    Programs that run together then meet in the L2 cache: with a window each begins two tiles after
-    the one before it, without one all begin at the last queries.
+    The order lets programs that run together share the L2 cache: with a window each begins two
+    tiles after the one before it, without one all begin at the last queries.
     """
     if o.HAS_WINDOW:
         return step
@@ -138,17 +138,17 @@ def query_tile(step, tiles, o: gl.constexpr):
 
 @gluon.jit
 def find_queries(step, first_head, query_start, tiles, o: gl.constexpr):
-    """Return head and first query of a step: the heads come one after the other."""
+    """Return head and first query of a step; heads come one after the other."""
     head = first_head + step // tiles
     return head, query_start + query_tile(step % tiles, tiles, o) * ROWS
 
 
 @gluon.jit
 def plan_parts(tiles, sizes, INDEX: gl.constexpr, o: gl.constexpr):
-    """Return where parts of the tiles of queries begin for a consumer.
+    """Return where the parts of the tiles of queries begin for a consumer.
 
-    Queries on the diagonal; queries that see all of its keys; the end of the window; queries that
-    do not see its keys any more. Before the diagonal, queries do not see them yet.
+    The parts: queries on the diagonal; queries that see all its keys; the end of the window;
+    queries behind the window. Queries before the diagonal see none of its keys.
     """
     diagonal, plain, window_end, end = 0, 0, tiles, tiles
     if o.IS_CAUSAL:

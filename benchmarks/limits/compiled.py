@@ -1,10 +1,10 @@
-"""What the compiler makes of the kernels here, without a GPU.
+"""Compiles the kernels here without a GPU, and reports on their machine code.
 
 `python -m benchmarks.limits.compiled` calls each case as on an H100 and compiles it, but runs
-nothing. Of the machine code it says: registers at the start (setmaxnreg moves them between
-warpgroups afterwards), bytes of stack and instructions that reach it (spills), shared memory,
-tensor-core instructions, waits for them, and `under`: of the loops over tiles, how many compute
-their exponentials while a product is under way: all in the gradients, none in the forward kernel.
+nothing. It reports registers at the start (setmaxnreg moves them between warpgroups afterwards),
+bytes of stack and instructions that access it (spills), shared memory, tensor-core instructions,
+waits for them, and `under`: how many of the loops over tiles compute exponentials while a product
+runs, which is all of them in the gradients, and none in the forward kernel.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from grader.kernel.machine import capture
 
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*?);", re.M)
 
-# A thread takes BLOCK_N / 2 exponentials of its rows; the smallest tile has 64 keys.
+# A thread computes BLOCK_N / 2 exponentials per tile; the smallest tile has 64 keys.
 _FEWEST_POWERS = 24
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A call: 2 heads, or with `grouped` 8 of 2 key/value heads.
+    """A call with 2 heads, or with `grouped` 8 query heads and 2 kv heads.
 
-    With a window the gradients are taken with sink logits.
+    Gradients with a window are computed with sink logits.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """What was compiled."""
+    """A compiled kernel: its name, machine code and shared memory."""
 
     name: str
     code: bytes
@@ -77,7 +77,7 @@ CASES = (
 
 
 def compile_case(case: Case, found: list[Kernel]) -> list[dict[str, Any]]:
-    """Return the figures of each kernel of a case; `found` is that of `pretend`."""
+    """Return the figures of each kernel of a case; `found` is the list that `pretend` returned."""
     from benchmarks.limits import launch, training
 
     num_q_heads, num_kv_heads = (8, 2) if case.grouped else (2, 2)
@@ -105,7 +105,7 @@ def compile_case(case: Case, found: list[Kernel]) -> list[dict[str, Any]]:
 def pretend() -> list[Kernel]:
     """Pretend for the rest of this process that there is an H100.
 
-    The list gets each kernel when it is launched for the first time.
+    The returned list gets each kernel at its first launch.
     """
     found: list[Kernel] = []
 
@@ -121,7 +121,7 @@ def pretend() -> list[Kernel]:
 
 
 def figures(code: bytes) -> dict[str, int]:
-    """Return what the machine code of a kernel shows; the module's docstring says what that is."""
+    """Return the figures of a kernel's machine code that the module's docstring describes."""
     from triton import knobs
 
     with tempfile.TemporaryDirectory() as folder:
@@ -144,9 +144,9 @@ def figures(code: bytes) -> dict[str, int]:
 
 
 def _loops(instructions: list[tuple[str, str]]) -> tuple[int, int]:
-    """Return how many waits leave the second of two products under way, and a softmax comes after.
+    """Return how many waits leave one of two products running, and how many a softmax follows.
 
-    The last few of its exponentials may come after the next wait.
+    The last few exponentials of the softmax may come after the next wait.
     """
     loops = under = issued = 0
     powers: int | None = None
@@ -164,7 +164,7 @@ def _loops(instructions: list[tuple[str, str]]) -> tuple[int, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0, or 2 for wrong usage."""
+    """Run the command; return 0, or 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.limits.compiled")
     names = [case.name for case in CASES]
     parser.add_argument("--only", metavar="A,B", default=",".join(names), help=", ".join(names))
@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def as_row(row: dict[str, Any]) -> str:
-    """Return the row of README.md's table."""
+    """Return a row of the table in README.md."""
     kib = f"{row['shared_bytes'] / 1024:.1f} KiB"
     under = f"{row['under']} of {row['loops']}"
     cells = (row["name"], row["registers"], kib, row["spills"], row["products"], under)

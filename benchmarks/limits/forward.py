@@ -1,9 +1,9 @@
 """Forward attention in Gluon for compute capability 9.0: one producer, two to four consumers.
 
 Algorithm: FlashAttention-3, arXiv:2407.08608, section 3.1. A producer, one warp, loads tiles by TMA
-into a ring of stages. Each consumer, one warpgroup, holds 64 queries; its softmax runs under the
+into a ring of stages. Each consumer, one warpgroup, holds 64 queries; its softmax overlaps with the
 products of the other consumers, which take turns. README.md beside this file draws the schedule.
-Grid: any number of programs; program i takes the tiles of work i, i + programs, ...
+Grid: any number of programs; program i computes the tiles of work i, i + programs, ...
 Memory traffic: Q and out once; K and V once per tile of work.
 Limits: 16-bit types, head_dim 64 and 128, softmax_scale above 0, rows at multiples of 16 bytes.
 """
@@ -23,14 +23,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from benchmarks.limits.rings import allocate_barriers, allocate_tiles, load_rows, store_tile
 from benchmarks.limits.schedule import ROWS, first_key, hide, part_of, place, plan_walk
 
-# Where a maximum begins: below every score, and finite, since -inf - -inf is NaN.
+# The initial maximum: below every score, and finite, since -inf - -inf is NaN.
 LOWEST = gl.constexpr(-1.0e38)
 LN_2 = gl.constexpr(0.6931471805599453)
 LOG2_E = gl.constexpr(1.4426950408889634)
 
 
 class Tensors(NamedTuple):
-    """Where inputs and outputs lie: tensor descriptors; pointers, fp32, dense."""
+    """Inputs and outputs: tensor descriptors, and pointers to dense fp32."""
 
     q: tma.tensor_descriptor
     k: tma.tensor_descriptor
@@ -43,8 +43,8 @@ class Tensors(NamedTuple):
 class Shared(NamedTuple):
     """Tiles in shared memory, and barriers.
 
-    full: a load has arrived. empty: the producer may load over it. turn[i]: consumer i may issue
-    its products. The output of a consumer leaves from where its queries were.
+    full: a load has arrived. empty: the producer may overwrite the tile. turn[i]: consumer i may
+    issue its products. The output of a consumer is stored from the tile of its queries.
     """
 
     q: gl.shared_memory_descriptor
@@ -61,7 +61,7 @@ class Shared(NamedTuple):
 
 @gluon.jit
 def _load_keys(desc, batch, head, start, number, tiles, full, empty, o: gl.constexpr):
-    """Load a tile of keys or values, the number-th of all, as soon as its stage is free."""
+    """Load the number-th tile of keys or values as soon as its stage is free."""
     stage = number % o.STAGES
     mbarrier.wait(empty.index(stage), number // o.STAGES & 1 ^ 1)
     load_rows(desc, batch, head, start, tiles.index(stage), full.index(stage))
@@ -69,8 +69,8 @@ def _load_keys(desc, batch, head, start, number, tiles, full, empty, o: gl.const
 
 @gluon.jit
 def _producer(tensors, s, sizes, o: gl.constexpr):
-    """Load everything, in the order in which the consumers want it."""
-    number = 0  # the first tile of keys of this tile of work, of all that this program loads
+    """Load all tiles, in the order in which the consumers need them."""
+    number = 0  # key tiles that this program has loaded for earlier tiles of work
     work = 0  # tiles of work so far
     for tile in range(gl.program_id(0), sizes.num_tiles, gl.num_programs(0)):
         batch, q_head, query_start = place(tile, sizes, o)
@@ -101,7 +101,7 @@ def _producer(tensors, s, sizes, o: gl.constexpr):
 def _take_turn(number, turn, INDEX: gl.constexpr, o: gl.constexpr):
     """Wait until the consumer before this one has issued its products for the number-th tile.
 
-    Consumer 0 waits for the last one's products for the tile before, and at first for nothing.
+    Consumer 0 waits for the last consumer's products for the tile before, at first for none.
     """
     if o.PING_PONG:
         phase = number & 1
@@ -118,7 +118,7 @@ def _pass_turn(turn, INDEX: gl.constexpr, o: gl.constexpr):
 
 @gluon.jit
 def _weigh(scores, running_max, running_sum, scale_log2):
-    """Return the weights of a tile, fp32, maximum and sum with it, and what rescales the past.
+    """Return a tile's weights in fp32, the new maximum and sum, and the factor for older sums.
 
     The maxima are in units of scores * scale_log2.
     """
@@ -133,7 +133,7 @@ def _fold(
     begin, end, state, q, queries, walk, number, s, sizes,
     S: gl.constexpr, A: gl.constexpr, IS_MASKED: gl.constexpr, INDEX: gl.constexpr, o: gl.constexpr,
 ):  # fmt: skip
-    """Fold the steps from begin to end into the state; each multiplies the weights of the last."""
+    """Add the steps from begin to end to the state; each multiplies the last one's weights."""
     weights, acc, running_max, running_sum = state
     dtype: gl.constexpr = s.k.dtype
     for step in range(begin, end):
@@ -148,7 +148,7 @@ def _fold(
         mbarrier.wait(s.v_full.index(v_stage), before // o.STAGES & 1)
         acc = warpgroup_mma(weights, v, acc, is_async=True)
         _pass_turn(s.turn, INDEX, o)
-        # Products end in their order: with one left under way, the scores are there.
+        # Products end in order: with one left running, the scores are complete.
         scores = warpgroup_mma_wait(1, deps=(scores,))
         mbarrier.arrive(s.k_empty.index(k_stage), count=1)
         acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
@@ -176,7 +176,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         walk = plan_walk(query_start, sizes, o)
         head, query_start = part_of(head, query_start, INDEX, o)
         rows = query_start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, S))
-        queries = gl.minimum(rows, sizes.seqlen_q - 1)  # past the end, the last row's mask
+        queries = gl.minimum(rows, sizes.seqlen_q - 1)  # rows past the end get the last row's mask
 
         slot = work % o.Q_STAGES * o.CONSUMERS + INDEX
         q_tile = s.q.index(slot)
@@ -221,7 +221,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
         v = s.v.index(stage).reshape([o.BLOCK_N, o.HEAD_DIM])
         acc = warpgroup_mma(weights, v, acc, is_async=True)
         final = gl.full([ROWS], 1.0, gl.float32, gl.SliceLayout(1, S))
-        if o.HAS_SINK_LOGITS:  # one more term of the sum, without a value
+        if o.HAS_SINK_LOGITS:  # one more term of the sum, which has no value row
             logit = gl.load(tensors.sink_logits + head) * LOG2_E
             new_max = gl.maximum(running_max, logit)
             final = gl.exp2(running_max - new_max)
@@ -243,7 +243,7 @@ def _consumer(tensors, s, sizes, INDEX: gl.constexpr, o: gl.constexpr):
 
 @gluon.jit
 def attention_kernel(q, k, v, out, sink_logits, lse, sizes, o: gl.constexpr):
-    """Set up shared memory, then part into consumers and a producer.
+    """Set up shared memory, then split into consumers and a producer.
 
     Args:
         q, k, v, out: descriptors of blocks (1, 1, ROWS, HEAD_DIM); k, v (1, 1, BLOCK_N, HEAD_DIM).

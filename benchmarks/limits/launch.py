@@ -1,4 +1,4 @@
-"""Calls of the kernels here: when they run, with which configuration, and on which tensors."""
+"""Launches the forward kernel here: says when it can run, and chooses its configuration."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import triton
 from given.arguments import positive_scale
 from given.launch import l2_group_size
 
-ROWS = 64  # queries of a consumer
-_SHARED_BYTES = 227 * 1024  # of a program on compute capability 9.0
+ROWS = 64  # queries per consumer
+_SHARED_BYTES = 227 * 1024  # the most for a program on compute capability 9.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Config:
 
     Args:
         block_n: keys of a tile: 64 or 128.
-        stages: tiles of keys, and of values, that shared memory holds.
-        q_stages: tiles of queries per consumer: with 2 the next ones come while these are at work.
-        consumers: warpgroups that compute, 2 to 4, of 64 queries each.
-        by_heads: the consumers take the same queries of neighbouring heads of one group, in place
-            of neighbouring queries of one head.
-        ping_pong: they issue their products in turns.
-        persistent: as many programs as multiprocessors, in place of one per tile of work.
-        consumer_registers, producer_registers: of a thread; consumer 0 gets what the others leave.
+        stages: tiles of keys, and of values, in shared memory.
+        q_stages: tiles of queries per consumer; with 2 the next tile loads during this one.
+        consumers: warpgroups that compute, 2 to 4, with 64 queries each.
+        by_heads: whether consumers compute the same queries of neighbouring heads of a group, and
+            not neighbouring queries of one head.
+        ping_pong: whether consumers issue their products in turns.
+        persistent: whether to launch one program per multiprocessor, and not per tile of work.
+        consumer_registers, producer_registers: per thread; consumer 0 gets the remaining ones.
     """
 
     block_n: int = 128
@@ -48,23 +48,23 @@ class Config:
 def config_for(
     q: torch.Tensor, k: torch.Tensor, *, is_causal: bool, window_size: int | None
 ) -> Config:
-    """Return the configuration for a call: of those that were timed on an H200, the fastest."""
+    """Return the configuration for a call, which was the fastest on an H200."""
     group_size, head_dim = q.shape[1] // k.shape[1], q.shape[3]
-    # Two heads with 64 queries visit fewer keys in vain than one head with 128.
+    # Two heads with 64 queries compute fewer hidden pairs than one head with 128.
     by_heads = is_causal and group_size % 2 == 0
     if window_size is not None:
         block_n = 64 if window_size < 512 else 128
         return Config(block_n, by_heads=by_heads)
     if head_dim == 64 and not is_causal:
         return Config(consumers=3, consumer_registers=160, producer_registers=32)
-    # Causal tiles of work differ in length. Where they are long and few, the chip shares them out
-    # better than a fixed order does.
+    # Causal tiles of work differ in length. If they are long and few, the hardware's scheduler
+    # balances them better than a fixed order.
     persistent = not is_causal or by_heads or k.shape[2] <= 2048
     return Config(by_heads=by_heads, persistent=persistent)
 
 
 def is_plain_faster(q: torch.Tensor, is_causal: bool) -> bool:
-    """Whether the plain answer's forward kernel was faster than the one here.
+    """Whether the plain answer's forward kernel is faster than the one here.
 
     Measured on an H200 at head_dim 64; README.md has the figures.
     """
@@ -72,7 +72,7 @@ def is_plain_faster(q: torch.Tensor, is_causal: bool) -> bool:
 
 
 def obstacle(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | None:
-    """Why the kernels here do not compute attention of these tensors, in a few words; or None."""
+    """Return why the kernels here cannot compute attention of these tensors, or None."""
     if not q.is_cuda:
         return "no GPU"
     if torch.cuda.get_device_capability(q.device) != (9, 0):
@@ -89,7 +89,7 @@ def obstacle(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | None:
 
 
 def no_gluon() -> str | None:
-    """Why this Triton cannot compile the kernels here; or None."""
+    """Return why this Triton cannot compile the kernels here, or None."""
     try:
         kernels()
     except (ImportError, AttributeError, TypeError):
@@ -101,7 +101,7 @@ def kernels() -> tuple[ModuleType, ModuleType]:
     """Return the modules of the schedule and of the forward kernel, which import Gluon.
 
     Raises:
-        ImportError, AttributeError, TypeError: this Triton has no Gluon, or another one.
+        ImportError, AttributeError, TypeError: this Triton has no or another Gluon.
     """
     names = ("schedule", "forward")
     schedule, forward = (importlib.import_module(f"benchmarks.limits.{name}") for name in names)
@@ -120,7 +120,7 @@ def attention(
     softmax_scale: float | None = None,
     config: Config | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention by the kernel here, for tensors that have no `obstacle`.
+    """Compute attention with the kernel here, for tensors without an `obstacle`.
 
     Args:
         q: (batch, num_q_heads, seqlen_q, head_dim), fp16 or bf16, head_dim 64 or 128.
@@ -129,7 +129,7 @@ def attention(
         is_causal: query i sees key j only if j <= i; then seqlen_q == seqlen_k.
         window_size: keys each query sees, itself included; causal attention alone.
         num_sink_tokens: keys at the start that every later query sees, too.
-        sink_logits: (num_q_heads,), any floating dtype; exp of it is one more term of the sum of
+        sink_logits: (num_q_heads,), any floating dtype; its exp is one more term of the sums of
             its head. None: no such term.
         softmax_scale: any finite float; default 1 / sqrt(head_dim).
         config: None for `config_for`.
@@ -153,7 +153,7 @@ def attention(
     programs = sizes.num_tiles
     if config.persistent:
         count = torch.cuda.get_device_properties(q.device).multi_processor_count
-        programs = min(programs, count)  # registers allow no second one beside a program
+        programs = min(programs, count)  # registers suffice for one per multiprocessor
     blocks = (ROWS, config.block_n, config.block_n, ROWS)
     tiles = (descriptor(x, rows) for x, rows in zip((q, k, v, out), blocks, strict=True))
     _, forward = kernels()
@@ -176,7 +176,7 @@ def plan(
     """Return Sizes and Options of the forward kernel.
 
     Raises:
-        ValueError: shared memory does not hold the tiles, or heads cannot be shared out.
+        ValueError: the tiles exceed shared memory, or the heads do not divide by the consumers.
     """
     batch, num_q_heads, seqlen_q, head_dim = q.shape
     num_kv_heads, seqlen_k = k.shape[1:3]
@@ -193,7 +193,7 @@ def plan(
     span = ROWS * config.consumers // heads
     query_tiles = triton.cdiv(seqlen_q, span)
     section = group_size // heads
-    if is_causal:  # without a mask, the query tiles of one head follow each other
+    if is_causal:  # without a mask, the query tiles of one head are consecutive
         head_bytes = 2 * seqlen_k * head_dim * k.element_size()
         section *= l2_group_size(batch * num_kv_heads, head_bytes, section * query_tiles)
     schedule, _ = kernels()
@@ -207,19 +207,19 @@ def plan(
         is_causal, window_size is not None, has_sink_logits, seqlen_k % config.block_n != 0,
         config.ping_pong, config.consumer_registers, config.producer_registers,
     )  # fmt: skip
-    # Constants of the kernel keep being constants in sums and products only if they say so.
+    # Sums and products of options remain constants in the kernel only if each is a constexpr.
     return sizes, type(options)(*map(schedule.gl.constexpr, options))
 
 
 def loads_by_tma(tensor: torch.Tensor) -> bool:
-    """Whether the rows of a tensor of heads begin at multiples of 16 bytes."""
+    """Whether TMA can load a tensor of heads: its rows begin at multiples of 16 bytes."""
     strides = zip(tensor.stride()[:3], tensor.shape[:3], strict=True)
     aligned = (size == 1 or (stride > 0 and stride % 8 == 0) for stride, size in strides)
     return tensor.data_ptr() % 16 == 0 and tensor.stride(3) == 1 and all(aligned)
 
 
 def descriptor(tensor: torch.Tensor, rows: int) -> Any:
-    """Return the descriptor by which TMA moves blocks of so many rows of one head."""
+    """Return the TMA descriptor for blocks of `rows` rows of one head."""
     from triton.experimental.gluon.language import NVMMASharedLayout, bfloat16, float16, float32
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -228,7 +228,7 @@ def descriptor(tensor: torch.Tensor, rows: int) -> Any:
     dtypes = {torch.bfloat16: bfloat16, torch.float16: float16, torch.float32: float32}
     dtype = dtypes[tensor.dtype]
     layout = NVMMASharedLayout.get_default_for(block, dtype)
-    # The stride of a single head means nothing, but TMA wants a multiple of 16 bytes there, too.
+    # The stride of a dimension of size 1 is arbitrary, but TMA needs a multiple of 16 bytes.
     shape = list(tensor.shape)
     strides = [
         stride if size > 1 else head_dim * 8

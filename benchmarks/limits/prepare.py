@@ -1,7 +1,7 @@
-"""What the backward kernel begins with where there are sinks, in plain Triton.
+"""Computes the initial sums of the backward kernel for sinks, in plain Triton.
 
-A sink is seen by thousands of queries beyond its window. One pass over Q, out and dO computes delta
-and, for these pairs, the sums of dK, dV and dQ that the backward kernel goes on with.
+Thousands of queries beyond its window see a sink. One pass over Q, out and dO computes delta and,
+over these pairs, the initial sums of dK, dV and dQ for the backward kernel.
 """
 
 import triton
@@ -15,7 +15,7 @@ from given.tiles import load_tile, store_tile
 def _store_delta(
     delta, out, dout_rows, row, start, seqlen, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr
 ):
-    """Store delta of a tile of queries of the head whose first row is `row`, and return it."""
+    """Store and return delta of a tile of queries of the head that begins at row `row`."""
     out_rows = load_tile(out + row * HEAD_DIM, start, HEAD_DIM, seqlen, BLOCK_M, HEAD_DIM)
     deltas = tl.sum(out_rows.to(tl.float32) * dout_rows.to(tl.float32), 1)
     queries = start + tl.arange(0, BLOCK_M)
@@ -30,7 +30,7 @@ def prepare_kernel(
     num_kv_heads, group_size, seqlen, window_size, num_sink_tokens, tiles, scale, scale_log2,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WITH_SUMS: tl.constexpr,
 ):  # fmt: skip
-    """Prepare `tiles` tiles of queries of the heads that one head of keys serves, per program.
+    """Process, per program, `tiles` tiles of queries of all query heads of one kv head.
 
     out, delta and sums are dense; sums: fp32, shape of Q. partial_dk, partial_dv: (programs of a
     head, batch, num_kv_heads, num_sink_tokens, HEAD_DIM), fp32; dK lacks its factor softmax_scale.
@@ -46,7 +46,7 @@ def prepare_kernel(
     row = (batch * num_kv_heads + kv_head) * group_size * seqlen  # of dense tensors
     dk = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
     dv = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
-    if begin + tiles * BLOCK_M <= window_size:  # no query sees a sink beyond its window
+    if begin + tiles * BLOCK_M <= window_size:  # no query here sees a sink outside its window
         for step in tl.range(0, group_size * tiles, num_stages=1):
             head, start = step % group_size, begin + step // group_size * BLOCK_M
             head_row = row + tl.cast(head, tl.int64) * seqlen
@@ -72,7 +72,7 @@ def prepare_kernel(
             head_row = row + tl.cast(head, tl.int64) * seqlen
             deltas = _store_delta(delta, out, dout_rows, head_row, start, seqlen, BLOCK_M, HEAD_DIM)
             queries = start + tl.arange(0, BLOCK_M)
-            # An infinite lse past the end makes all weights 0 there.
+            # An infinite lse past the end makes all weights there 0.
             lses = tl.load(lse + head_row + queries, queries < seqlen, float("inf"))
             scores = tl.dot(k_rows, tl.trans(q_rows), input_precision="ieee") * scale_log2
             is_pair = (queries[None, :] >= sinks + window_size) & (sinks < num_sink_tokens)

@@ -1,10 +1,10 @@
-"""Tiles and barriers in shared memory, and how TMA moves a tile."""
+"""Allocates tiles and barriers in shared memory, and copies tiles by TMA."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-# The copies by TMA under their names since Triton 3.9, or as in 3.6 and 3.7.
+# TMA's copies, by their names since Triton 3.9, or those of 3.6 and 3.7.
 _load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
 store_tile = getattr(tma, "async_store", tma.async_copy_shared_to_global)
 if hasattr(tma, "async_atomic_add"):
@@ -15,7 +15,7 @@ else:
 
 @gluon.jit
 def load_rows(desc, batch, head, start, tile, full):
-    """Begin to load the rows of a head from start on; the barrier is complete when they are there.
+    """Start loading a head's rows from start on; the barrier completes when they have arrived.
 
     Rows past the end arrive as zeros.
     """

@@ -1,7 +1,7 @@
-"""The order of work where queries stay: tiles of work, and the tiles of keys that each visits.
+"""The order of work of the forward kernel: tiles of work, and the tiles of keys that each visits.
 
-A tile of work is ROWS queries for each consumer: of one head, one after the other, or the same of
-several heads. All consumers visit the same tiles of keys, at the same time.
+A tile of work has ROWS queries per consumer: consecutive ones of one head, or the same ones of
+several heads. All consumers visit the same tiles of keys at the same time.
 """
 
 from typing import NamedTuple
@@ -9,16 +9,16 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-ROWS = gl.constexpr(64)  # queries of a consumer: what one product of a warpgroup takes
+ROWS = gl.constexpr(64)  # queries per consumer: the rows of one warpgroup product
 
 
 class Options(NamedTuple):
-    """What the kernel is compiled for."""
+    """The compile-time constants of the kernel."""
 
     BLOCK_N: int  # keys of a tile
     HEAD_DIM: int
     STAGES: int  # tiles of keys, and of values, in shared memory
-    Q_STAGES: int  # tiles of queries per consumer there
+    Q_STAGES: int  # tiles of queries per consumer in shared memory
     CONSUMERS: int
     HEADS: int  # heads of a tile of work: 1, or one per consumer
     SPAN: int  # queries of a head in a tile of work: ROWS, or ROWS per consumer
@@ -32,7 +32,7 @@ class Options(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What a kernel is launched with; `section`: heads, in units of HEADS, that run together."""
+    """The runtime arguments of a kernel; `section`: heads that run together, in units of HEADS."""
 
     seqlen_q: gl.tensor
     seqlen_k: gl.tensor
@@ -48,10 +48,10 @@ class Sizes(NamedTuple):
 
 
 class CountedPairs(NamedTuple):
-    """One walk over the key tiles, from right to left, then over the tiles of the sinks.
+    """The key tiles to visit, from right to left, then the tiles of the sinks.
 
-    Step i visits tile end - 1 - i, and from window_steps on the tiles from key 0 on. Every query
-    sees every key in the steps from plain_begin to plain_end; the other steps are masked.
+    Step i visits tile end - 1 - i, and from window_steps on the tiles from key 0 on. In the steps
+    from plain_begin to plain_end every query sees every key; the other steps are masked.
     """
 
     end: gl.tensor
@@ -63,9 +63,9 @@ class CountedPairs(NamedTuple):
 
 @gluon.jit
 def place(tile, sizes, o: gl.constexpr):
-    """Return batch, first head and first query of a tile of work: in a section the longest first.
+    """Return batch, first head and first query of a tile of work: in a section longest first.
 
-    Tiles of work that follow each other share a section's keys and values, which stay in L2 cache.
+    Consecutive tiles of work share a section's keys and values, which stay in the L2 cache.
     """
     rest = tile // sizes.section
     query_tile = rest % sizes.num_query_tiles
@@ -88,7 +88,7 @@ def part_of(head, query_start, INDEX: gl.constexpr, o: gl.constexpr):
 
 @gluon.jit
 def plan_walk(query_start, sizes, o: gl.constexpr):
-    """Return the walk over the keys that SPAN queries from query_start on see."""
+    """Return the tiles of the keys that SPAN queries from query_start on see."""
     end_key, full_end = sizes.seqlen_k, sizes.seqlen_k // o.BLOCK_N
     if o.IS_CAUSAL:
         end_key = gl.minimum(query_start + o.SPAN, sizes.seqlen_k)
@@ -100,7 +100,7 @@ def plan_walk(query_start, sizes, o: gl.constexpr):
         full_begin = gl.minimum(full_begin, full_end)
         sink_steps = gl.minimum(gl.cdiv(sizes.num_sink_tokens, o.BLOCK_N), begin)
     end = gl.cdiv(end_key, o.BLOCK_N)
-    plain_begin = gl.maximum(end - full_end, 1)  # step 0 stands before the loops
+    plain_begin = gl.maximum(end - full_end, 1)  # step 0 comes before the loops
     plain_end = gl.maximum(end - full_begin, plain_begin)
     return CountedPairs(end, end - begin, end - begin + sink_steps, plain_begin, plain_end)
 
@@ -117,9 +117,9 @@ def first_key(step, counted, o: gl.constexpr):
 
 @gluon.jit
 def hide(tile, hidden, queries, start, sizes, S: gl.constexpr, o: gl.constexpr):
-    """Return the tile (ROWS, BLOCK_N), `hidden` where the query does not see the key.
+    """Return the tile (ROWS, BLOCK_N), with `hidden` where the query does not see the key.
 
-    Key `start` is the first of the tile.
+    start: the first key of the tile.
     """
     columns = gl.arange(0, o.BLOCK_N, layout=gl.SliceLayout(0, S))[None, :]
     if o.IS_CAUSAL:

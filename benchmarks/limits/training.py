@@ -1,7 +1,7 @@
-"""Attention that can be trained, for tensors that have no `launch.obstacle`.
+"""Differentiable attention with the kernels here, for tensors without a `launch.obstacle`.
 
-The plain answers' own are, where they are faster, the forward pass at head_dim 64 and dQ in narrow
-windows; and what more sinks than 16 get from queries beyond their window.
+Some parts come from the plain answers: the forward pass at head_dim 64 and dQ in narrow windows,
+where those are faster; and, for more than 16 sinks, the sums from queries beyond their window.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from given.arguments import positive_scale
 from given.backward import row_delta
 from given.launch import l2_group_size
 
-_KEYS = 128  # of a tile of work of dK and dV
+_KEYS = 128  # keys of a tile of work of dK and dV
 _CONSUMERS = 2
-# Tiles in shared memory of queries and dO, of dS (per consumer), of dQ: of the backward kernel with
-# dQ by head_dim and whether there is a window, and without.
+# Tiles in shared memory of queries and dO, of dS (per consumer) and of dQ, for the backward kernel
+# with dQ, by head_dim and whether there is a window; and below for the one without dQ.
 _STAGES = {
     (64, False): (2, 3, 2),
     (64, True): (2, 3, 2),
@@ -33,15 +33,15 @@ _STAGES = {
     (128, True): (2, 2, 2),
 }
 _STAGES_WITHOUT_DQ = (3, 1, 1)
-_PREPARED_SINKS = 16  # as many are in one tile of `prepare`
-_PREPARED_QUERIES = 64  # of a tile of `prepare`
-_PROGRAMS = 1024  # of `prepare`, about
-_REGISTERS = (240, 24)  # of a thread of a consumer, and of the producer
+_PREPARED_SINKS = 16  # the most in one tile of `prepare`
+_PREPARED_QUERIES = 64  # queries of a tile of `prepare`
+_PROGRAMS = 1024  # about the number of programs of `prepare`
+_REGISTERS = (240, 24)  # per thread, of a consumer and of the producer
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Which keys a query sees; scale is the softmax_scale, above 0."""
+    """The keys that a query sees; scale is the softmax_scale, above 0."""
 
     is_causal: bool
     window_size: int | None
@@ -60,7 +60,7 @@ def attention(
     sink_logits: torch.Tensor | None = None,
     softmax_scale: float | None = None,
 ) -> torch.Tensor:
-    """Return out of attention, differentiable; arguments as for `launch.attention`."""
+    """Return the differentiable output of attention; arguments as for `launch.attention`."""
     scale = 1.0 / math.sqrt(q.shape[3]) if softmax_scale is None else softmax_scale
     q, scale = positive_scale(q, scale)
     if window_size is not None:
@@ -155,16 +155,16 @@ def gradients(
 
 
 def room_for(x: torch.Tensor, options: Any) -> torch.Tensor:
-    """Return where the kernel leaves the gradient of k or v, as x: dense; sums are fp32."""
+    """Return a dense tensor for the gradient of x, k or v: zeros in fp32 for sums, else as x."""
     if options.HEADS_APART:
         return torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def has_sums(rule: Rule) -> bool:
-    """Whether dQ comes from the kernel of dK and dV, as sums, in place of the plain answer's.
+    """Whether the kernel of dK and dV computes dQ too, as sums, and not the plain answer's.
 
-    Measured on an H200 with windows of 128, where dQ apart is the faster one, 1024 and 4096.
+    Measured on an H200 with windows of 128, where a separate dQ is faster, 1024 and 4096.
     """
     if rule.window_size is None:
         return True
@@ -173,9 +173,9 @@ def has_sums(rule: Rule) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """delta, and where the sums of the gradients begin, fp32: dq shape of q, or nothing.
+    """delta, and the initial sums of the gradients, fp32; dq has the shape of q, or is None.
 
-    dk, dv: (batch, num_kv_heads, num_sink_tokens, head_dim), not yet times softmax_scale.
+    dk, dv: (batch, num_kv_heads, num_sink_tokens, head_dim), without the factor softmax_scale.
     """
 
     delta: torch.Tensor
@@ -194,7 +194,7 @@ def begin(
     rule: Rule,
     with_dq: bool,
 ) -> Start:
-    """Return what the backward kernel begins with; arguments as for `gradients`."""
+    """Return delta and the initial sums of the backward kernel; arguments as for `gradients`."""
     if 0 < rule.num_sink_tokens <= _PREPARED_SINKS:
         return _prepare(q, k, v, out, dout, lse, rule, with_dq)
     delta = row_delta(out, dout)
@@ -228,10 +228,10 @@ def _prepare(q, k, v, out, dout, lse, rule: Rule, with_dq: bool) -> Start:
 
 
 def are_heads_apart(rule: Rule, group_size: int, head_dim: int) -> bool:
-    """Whether a tile of work has one query head, so that few sums of dQ are in use at a time.
+    """Whether a tile of work has one query head, so that fewer sums of dQ are in use at a time.
 
-    Measured on an H100 without a window: 5.03 for 6.83 ms at 1,64,8,8192,128, and 5.64 for 5.50 at
-    2,64,8,8192,64, whose sums are half as large.
+    Measured on an H100 without a window: 5.03 and not 6.83 ms at 1,64,8,8192,128, but 5.64 and not
+    5.50 ms at 2,64,8,8192,64, whose sums are half as large.
     """
     return rule.window_size is None and group_size > 1 and head_dim == 128
 
@@ -249,7 +249,7 @@ def plan(q: torch.Tensor, k: torch.Tensor, rule: Rule, with_dq: bool) -> tuple[A
     group_size, tiles = num_q_heads // num_kv_heads, triton.cdiv(seqlen_k, _KEYS)
     has_window = rule.window_size is not None
     heads_apart = with_dq and are_heads_apart(rule, group_size, head_dim)
-    heads = 1 if heads_apart else group_size  # of a tile of work
+    heads = 1 if heads_apart else group_size  # per tile of work
     works = batch * num_q_heads // heads
     section = l2_group_size(works, 2 * heads * seqlen_q * head_dim * q.element_size(), tiles)
     schedule, _ = kernels()
@@ -257,7 +257,7 @@ def plan(q: torch.Tensor, k: torch.Tensor, rule: Rule, with_dq: bool) -> tuple[A
         seqlen_q, seqlen_k, num_q_heads, num_kv_heads, group_size, section, tiles, works * tiles,
         rule.window_size or 0, rule.num_sink_tokens, rule.scale, rule.scale * math.log2(math.e),
     )  # fmt: skip
-    in_registers = head_dim == 64  # more registers are not there
+    in_registers = head_dim == 64  # head_dim 128 would need too many
     stages, *dq_stages = _STAGES[head_dim, has_window] if with_dq else _STAGES_WITHOUT_DQ
     options = (
         head_dim, stages, _CONSUMERS, rule.is_causal, has_window, in_registers, with_dq,

@@ -1,17 +1,17 @@
 """A small model of Gluon on Hopper: runs a kernel's own source on the CPU, partition by partition.
 
-The source is executed with modules of the names of Gluon's whose functions work on torch tensors.
-Partitions and copies take steps in an order drawn from a seed, one at a time: a run repeats.
-What the hardware leaves to the programmer ends in an error here:
+The source is executed with fake modules of Gluon's names, whose functions work on torch tensors.
+Partitions and copies proceed one step at a time, in an order drawn from a seed: a run repeats.
+Mistakes that the hardware does not report raise an error here:
 
-- Shared memory is NaN until something is written there.
-- A wait for a phase that nobody completes is a deadlock, which names every barrier waited for.
-- A product reads its operands in shared memory from its issue until it is waited for: changed
-  meanwhile, they were released too early. Its result cannot be used before.
-- Copies by TMA happen at any later time. A store reads shared memory until it is waited for, and
-  ordinary writes before it need a fence.
+- Shared memory is NaN until it is written.
+- A wait for a phase that never completes is a deadlock; the error names every barrier waited for.
+- A product reads its operands in shared memory from its issue until its wait: a change in between
+  means that they were released too early. Its result cannot be used before.
+- Copies by TMA happen at any later time. A store reads shared memory until its wait, and ordinary
+  writes before it need a fence.
 
-Not modelled: layouts, registers, time, clusters, what a warp does apart from its partition.
+Not modelled: layouts, registers, time, clusters, and warps apart from their partition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.tests.partitions import Barrier, Fault, Partitions, State
 
 
 def load(sources: Mapping[str, str]) -> list[types.ModuleType]:
-    """Return modules made of Gluon source on this model: name -> text, in the order of imports."""
+    """Return modules executed from Gluon `sources` on this model: text by name, in import order."""
     fakes = _modules() | {name: types.ModuleType(name) for name in sources}
     saved = {name: sys.modules.get(name) for name in fakes}
     sys.modules.update(fakes)
@@ -68,7 +68,7 @@ class Descriptor:
         self.block_type = types.SimpleNamespace(shape=list(block), nbytes=nbytes)
 
     def box(self, at: list[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Return where a block lies in the tensor, and which part of the block that is."""
+        """Return the slices of a block in the tensor, and of the part of the block inside of it."""
         theirs, ours = [], []
         for start, size, limit in zip(at, self.block_type.shape, self.tensor.shape, strict=True):
             inside = max(0, min(size, limit - start))
@@ -120,7 +120,7 @@ class Memory:
 
 
 class Barriers:
-    """What is allocated for barriers."""
+    """An allocation of barriers."""
 
     def __init__(self, count: int) -> None:
         number = State.allocations
@@ -131,7 +131,7 @@ class Barriers:
 
 
 class Product:
-    """The result of an asynchronous product, until it is waited for."""
+    """The result of an asynchronous product before its wait."""
 
     def __init__(self, a: Any, b: Memory, acc: torch.Tensor | None) -> None:
         self.operands = [(x, x.data.clone()) for x in (a, b) if isinstance(x, Memory)]
@@ -156,7 +156,7 @@ def _step() -> None:
 
 
 def _modules() -> dict[str, types.ModuleType]:
-    """The modules that Gluon source imports, by name."""
+    """Return the modules that Gluon source imports, by name."""
     names = ("", ".language", ".language.nvidia", ".language.nvidia.hopper")
     found = {
         f"triton.experimental.gluon{name}": types.ModuleType(f"triton.experimental.gluon{name}")
@@ -340,7 +340,7 @@ def _fence() -> None:
 def _product(
     a: Any, b: Memory, acc: torch.Tensor, *, use_acc: bool = True, is_async: bool = False
 ) -> Product:
-    if isinstance(acc, Product):  # of one shape, products into one result follow each other
+    if isinstance(acc, Product):  # products of one shape into one result run in order
         acc = acc.value
     product = Product(a, b, acc if use_acc else None)
     State.scheduler.local.products.append(product)

@@ -1,8 +1,8 @@
-"""Partitions of a modelled program: each a thread, one of which runs at a time, and their barriers.
+"""Partitions of a modelled program, each a thread, of which one runs at a time; and their barriers.
 
-Who goes on is drawn from a seed, so that a run repeats: anybody who can. In most runs one of them
-goes on only when nobody else can, so that the others get as far ahead of it as barriers allow.
-Where nobody can, that is a deadlock.
+The next partition to run is drawn from a seed among those that can, so that runs are repeatable.
+In most runs one partition is slow: it runs only when no other can, so that the others get as far
+ahead as barriers allow. If none can run, there is a deadlock.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 
 class Fault(Exception):
-    """What a kernel did that the hardware would not forgive."""
+    """The kernel made a mistake that goes wrong on the hardware."""
 
 
 class Stopped(BaseException):
-    """Ends a partition because another one failed."""
+    """Ends a partition after another one failed."""
 
 
 class Barrier:
-    """An mbarrier; wait(parity) returns when the last phase that ended has that parity."""
+    """An mbarrier; a wait for a parity ends when the last completed phase has that parity."""
 
     def __init__(self, label: str) -> None:
         self.label, self.count, self.phase, self.pending, self.bytes = label, 0, 0, 0, 0
@@ -45,16 +45,16 @@ class Barrier:
 
 
 class State:
-    """The program that runs, its partitions, and what they have under way."""
+    """The state of the running program, with the scheduler of its partitions."""
 
     program = programs = allocations = 0
-    run = 0  # of a seed: who is slow
+    run = 0  # which partition is slow
     rng = random.Random(0)
     scheduler: Partitions | None = None
 
 
 class Partitions:
-    """Lets one partition run at a time; copies happen in between."""
+    """Schedules partitions, one at a time, with copies in between."""
 
     def __init__(self, partitions: list[tuple[Callable[..., None], tuple]]) -> None:
         self.copies: list[Callable[[], None]] = []
@@ -99,7 +99,7 @@ class Partitions:
         self._hand_on()
 
     def _hand_on(self) -> None:
-        """Let somebody else go on; with nobody left, all is over."""
+        """Wake the next partition; without any left, end the run."""
         if not self.alive:
             self.over.release()
             return

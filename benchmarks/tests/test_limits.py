@@ -1,8 +1,8 @@
-"""The kernels at the limit of the chip: right on the model of Gluon, and what the compiler keeps.
+"""Tests of the forward kernel of benchmarks/limits, on the model of Gluon and as compiled.
 
-Without a GPU: the kernel's own source runs on gluon_model.py, which fails where Hopper would hang
-or multiply what is not there; and it is compiled for Hopper. Each promise of the model is tried on
-a kernel with that very mistake.
+They need no GPU: the kernel's own source runs on gluon_model.py, which fails where Hopper would
+hang or read missing data; and it is compiled for Hopper. Each mistake that the model promises to
+find is planted into the kernel.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ NARROW = CAUSAL | {"window_size": 40, "num_sink_tokens": 5}
 
 @pytest.fixture
 def kernels(monkeypatch):
-    """The modules of the schedule and the kernel, on the model of Gluon."""
+    """Load the modules of schedule and kernel on the model of Gluon."""
     modules = gluon_model.load(SOURCES)
     monkeypatch.setattr(launch, "kernels", lambda: (modules[0], modules[-1]))
     return modules
@@ -55,7 +55,7 @@ def draw(batch, num_q_heads, num_kv_heads, seqlen_q, seqlen_k, head_dim=64, dtyp
 
 
 def compute(modules, q, k, v, rule, config, *, programs=None, scale=None, seed=0):
-    """Return out and lse, NaN wherever the kernel writes nothing."""
+    """Return out and lse, with NaN where the kernel writes nothing."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     rule = dict(rule)
     logits = rule.pop("sink_logits", None)
@@ -155,7 +155,7 @@ def test_large_scores_leave_a_finite_result(kernels):
     is_right(got, 60 * q, 60 * k, v, NARROW)
 
 
-# Mistakes: text in the source, what stands in its place, and what comes of it.
+# Mistakes: a text in the source, its replacement, and a pattern of the resulting error.
 K_EMPTY = "        mbarrier.arrive(s.k_empty.index(k_stage), count=1)\n"
 V_EMPTY = "        mbarrier.arrive(s.v_empty.index(v_stage), count=1)\n"
 SCORES = "        scores = warpgroup_mma_wait(1, deps=(scores,))\n"
@@ -291,7 +291,7 @@ def test_the_configuration_chosen_fits(seqlen, heads, head_dim, window, kernels)
         assert sizes.num_tiles == groups * sizes.num_query_tiles
         assert groups % sizes.section == 0
         assert sizes.num_query_tiles * options.SPAN >= seqlen
-        # The registers of consumers and producer fit those that all warps have together.
+        # The registers of consumers and producer fit into those of all warps together.
         warps = 4 * (config.consumers + 1)
         per_thread = 65536 // (32 * warps) // 8 * 8
         spare = per_thread * (config.consumers + 1) - config.producer_registers
@@ -358,7 +358,7 @@ def test_the_compiler_spills_nothing():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     full, sinks = map(json.loads, done.stdout.splitlines())
-    # Of each consumer: one step before the loops, one product after them, and the loops.
+    # Per consumer: one step before the loops, one product after them, and the loops.
     assert (full["loops"], sinks["loops"]) == (2, 2 * 3)
     for row in (full, sinks):
         assert row["spills"] == row["stack_bytes"] == 0

@@ -1,4 +1,4 @@
-"""dQ, dK, dV at the limit of the chip: right on the model of Gluon; planted mistakes are seen."""
+"""Tests of the backward kernel of benchmarks/limits, on the model of Gluon and as compiled."""
 
 import json
 import math
@@ -25,7 +25,7 @@ SOURCES = {
 
 
 def kernel_of(monkeypatch, wrong="", instead=""):
-    """Return the kernel, on the model of Gluon, with some of its text replaced."""
+    """Return the kernel on the model of Gluon, with `wrong` text replaced by `instead`."""
     sources = {n: text.replace(wrong, instead) if wrong else text for n, text in SOURCES.items()}
     loaded = gluon_model.load(sources)
     monkeypatch.setattr(training, "kernels", lambda: (loaded[2], loaded[3]))
@@ -33,7 +33,7 @@ def kernel_of(monkeypatch, wrong="", instead=""):
 
 
 def compute(kernel, tensors, rule, *, with_dq=True, programs=None, seed=0):
-    """Return what the kernel makes of q, k, v, dout, and what the oracle does."""
+    """Return the gradients of the kernel and of the oracle for q, k, v, dout."""
     q, k, v, dout = tensors
     is_causal, window_size, num_sink_tokens = rule
     expected = reference.blocked_gradients(
@@ -63,7 +63,7 @@ def tiles(tensor):
 
 
 def sink_sums(tensors, lse, delta, rule):
-    """What pairs of a sink and a query beyond its window give to dQ, dK (unscaled) and dV, fp64."""
+    """Return dQ, dK (unscaled) and dV of pairs of a sink and a query beyond its window, fp64."""
     q, k, v, dout = (x.double() for x in tensors)
     batch, num_kv_heads, seqlen, head_dim = k.shape
     shape = (batch, num_kv_heads, rule.num_sink_tokens, head_dim)
@@ -134,7 +134,7 @@ def test_strided_views(monkeypatch):
     check(*compute(kernel_of(monkeypatch), tensors, CAUSAL), "fp16")
 
 
-# Mistakes: text in the source, what stands in its place, and what comes of it.
+# Mistakes: a text in the source, its replacement, and a pattern of the resulting error.
 MISTAKES = {
     "dP taken before it is there": (
         "dp = warpgroup_mma_wait(1, deps=(dp,))", "dp = warpgroup_mma_wait(2, deps=(dp,))",
@@ -309,12 +309,12 @@ def test_the_compiler_keeps_the_schedule():
     rows = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert list(rows) == cases.split(",")
     for row in rows.values():
-        parts = 2 if row["name"] in ("backward", "backward-d64") else 3  # window: and its end
+        parts = 2 if row["name"] in ("backward", "backward-d64") else 3  # a window adds its end
         assert row["loops"] == row["under"] == 2 * parts  # per consumer
         assert row["shared_bytes"] <= 227 * 1024
     for row in (rows["backward-d64"], rows["backward-narrow-d64"]):
         assert row["spills"] == 0
-    rows["backward-window"]["spills"] = 132  # as with Triton 3.6.0; with 3.7.1 they are 138
+    rows["backward-window"]["spills"] = 132  # the page's, of Triton 3.6.0; 138 with 3.7.1
     for row in rows.values():
         assert compiled.as_row(row) in PAGE.read_text()
 

@@ -1,6 +1,6 @@
-"""benchmarks/limits/README.md: its figures are those of the records.
+"""Tests that the figures in benchmarks/limits/README.md are those of the records.
 
-`python -m benchmarks.tests.test_limits_page` writes the table anew after the record has changed.
+`python -m benchmarks.tests.test_limits_page` writes the table again after the record has changed.
 """
 
 import json
@@ -27,7 +27,7 @@ def milliseconds(result):
 
 
 def table():
-    """Every result: the best peer's time over the answer's, and over that of the kernels here."""
+    """Return a row per result: the best peer's time over the answer's and over that here."""
     lines = ["| | shape | pass | best peer | answer | here |", "|---|---|---|---|---|---|"]
     for result in RECORD["results"]:
         ms = milliseconds(result)
@@ -91,7 +91,7 @@ def test_the_steps_are_those_of_the_record():
 
 
 def longer(one, other):
-    """By how many percent `one` is longer than `other`, rounded."""
+    """Return by how many percent `one` is longer than `other`, rounded."""
     return round(100 * (one / other - 1))
 
 

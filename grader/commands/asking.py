@@ -1,4 +1,4 @@
-"""Asks a person: at a terminal, or through whatever standard input and output are."""
+"""Asks a person questions, on standard input and output, be they a terminal or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLORS = {"right": "32", "wrong": "31", "strong": "1"}
 
 
 class Terminal:
-    """Where questions go and answers come from."""
+    """Writes questions to one stream and reads answers from another."""
 
     def __init__(
         self, stdin: TextIO | None, stdout: TextIO, width: int = 80, *, color: bool = False
@@ -35,7 +35,7 @@ class Terminal:
         """Write text as it is.
 
         Raises:
-            BrokenPipeError: nobody reads any more, or nothing can be written.
+            BrokenPipeError: the reader is gone, or the text cannot be written.
         """
         try:
             self._stdout.write(text)
@@ -44,10 +44,10 @@ class Terminal:
             raise BrokenPipeError(*error.args) from None
 
     def read(self, prompt: str) -> str:
-        """Show a prompt and return a line; one that no terminal has shown is repeated.
+        """Show a prompt and return the next line, which is echoed unless a terminal did so.
 
         Raises:
-            EOFError: there are no more.
+            EOFError: the input has ended.
         """
         self.write(prompt)
         try:
@@ -68,7 +68,7 @@ class Terminal:
         return typed
 
     def notes(self, notices: list[str]) -> None:
-        """Write notices, each once."""
+        """Write the notices and clear the list, so that each appears once."""
         for notice in notices:
             self.text(clean(notice, 1000), first="note: ", rest="      ")
         notices.clear()
@@ -80,7 +80,7 @@ class Terminal:
         self.write(text + "\n")
 
     def text(self, text: str, first: str = "", rest: str | None = None) -> None:
-        """Write paragraphs, wrapped; what is indented by four blanks stays as it is."""
+        """Write paragraphs, wrapped; those indented by four blanks stay as they are."""
         for number, paragraph in enumerate(re.split(r"\n\s*\n", text.strip("\n"))):
             if number:
                 self.line()
@@ -94,7 +94,7 @@ class Terminal:
 
 
 def on_terminal(command: str, ask: Callable[[Terminal], bool]) -> int:
-    """Have `ask` ask on the standard streams; return 0, or 130 where Ctrl-C ended it (False).
+    """Run `ask` on the standard streams; return 0, or 130 where it returned False (Ctrl-C).
 
     Raises:
         UsageError: there is no standard output.

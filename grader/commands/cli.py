@@ -1,10 +1,10 @@
 """The command line: `python -m grader` with its commands.
 
-A command is a module with HELP, OPTIONS and run(options), which returns its exit code; or, in place
-of OPTIONS, with COMMANDS of its own and the options that ALL of these have. Its run makes of the
-options what it passes on: nothing below it knows argparse. A command raises UsageError or
-ManifestError (what was given cannot be used), EnvironmentFault (this machine) or JudgeFault (us),
-each with a sentence that `main` shows and turns into the exit code.
+A command is a module with HELP, OPTIONS and run(options), which returns the exit code. A command
+with subcommands has in place of OPTIONS a table COMMANDS, and in ALL the options they share. `run`
+converts the options: no module below it knows argparse. A command raises UsageError or
+ManifestError (bad input), EnvironmentFault (this machine) or JudgeFault (our bug), whose sentence
+`main` shows and whose type decides the exit code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMMANDS = (
     "race", "predict", "watch", "explain", "case", "doctor",
 )  # fmt: skip
 _NOT_OF_MAKE = ("calibrate", "package", "class", "")
-# What a target of the Makefile calls an option.
+# By option, the Makefile's variable for it.
 _OF_MAKE = {"only": "P", "problems": "P", "exitfirst": "X"} | {
     name: name.upper()
     for name in (
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser_of(command: str = "") -> argparse.ArgumentParser:
-    """Return the parser of one command, of all for "": only what is run is imported."""
+    """Return the parser of one command, which alone is imported, or of all commands for ""."""
     parser = _Parser(
         prog="grader",
         description="Judge of the flash-attention assignment.",
@@ -89,7 +89,7 @@ def parser_of(command: str = "") -> argparse.ArgumentParser:
 
 
 def declare_options(parser: argparse.ArgumentParser, module: ModuleType) -> None:
-    """Declare the options of a command, or its commands with theirs."""
+    """Declare the options of a command, or its subcommands with their options."""
     declare(parser, _with_examples(getattr(module, "OPTIONS", {})))
     if hasattr(module, "COMMANDS"):
         inner = parser.add_subparsers(required=True, metavar="COMMAND", dest="inner")
@@ -99,7 +99,7 @@ def declare_options(parser: argparse.ArgumentParser, module: ModuleType) -> None
 
 
 def _with_examples(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options whose examples name problems that are here."""
+    """Return the options with examples that name only problems of this checkout."""
 
     def of_here(text: str) -> str:
         return _IDS.sub(lambda found: examples(*found[0].split(",")), text)
@@ -126,7 +126,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def in_words_of_make(message: str, command: str) -> str:
-    """Return a message about an option of a command with what `make` calls it, if it has it."""
+    """Return a message in which an option is followed by its variable of `make`, if it has one."""
     if command in _NOT_OF_MAKE:
         return message
 

@@ -1,4 +1,4 @@
-"""Has a process of the judge's time files, and says meanwhile what is timed."""
+"""Times files in a separate process of the judge, and reports its progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def measured(
     environment: Environment,
     on_phase: Callable[[Phase], None],
 ) -> tuple[list[Event], str]:
-    """Return what `module` said of `files`, and what to say of those that it said nothing of."""
+    """Return the events of `module` about `files`, and the reason to give for files without any."""
     ending, found = Ending(), []
     request = MeasureRequest(
         sources=tuple(files),

@@ -1,4 +1,4 @@
-"""What several commands accept, and what makes of a word a value or an error."""
+"""Options that several commands share, and functions that turn their text into values."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SEED = {"--seed HEX": "repeat a run's inputs (default: fresh and secret)"}
 
 
 class UsageError(Exception):
-    """An option that cannot be used; the message names it, got and expected."""
+    """An option has an unusable value; the message names it, got and expected."""
 
 
 def chips_of(text: str | None, device: str) -> tuple[int, ...]:
-    """Return the chips that are named to be compiled for, without those that are anyway."""
+    """Return the chips that --chips names, without those that are always compiled for."""
     if text is None:
         return ()
     known = {chip_name(chip): chip for chip in EVERY_CHIP}
@@ -44,10 +44,10 @@ def chips_of(text: str | None, device: str) -> tuple[int, ...]:
 
 
 def expect_folder(path: Path, name: str = "--submission") -> Path:
-    """Return the folder of a submission; `name` is the option's.
+    """Return the folder of a submission; `name` is the option that gave it.
 
     Raises:
-        UsageError: it is no folder.
+        UsageError: `path` is not a folder.
     """
     if not path.is_dir():
         raise UsageError(
@@ -57,7 +57,7 @@ def expect_folder(path: Path, name: str = "--submission") -> Path:
 
 
 def expect_place(path: Path | None, name: str) -> None:
-    """Refuse a file that cannot be written."""
+    """Refuse a file name that is a folder's, or lies in a folder that does not exist."""
     if path is not None and not path.absolute().parent.is_dir():
         raise UsageError(f"{name}: no such folder: {path.absolute().parent}")
     if path is not None and path.is_dir():
@@ -66,7 +66,7 @@ def expect_place(path: Path | None, name: str) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path, name: str) -> Iterator[None]:
-    """Name the option whose file cannot be written.
+    """Turn an OSError of the block into a fault that names the option.
 
     Raises:
         EnvironmentFault: the block raised an OSError.
@@ -78,7 +78,7 @@ def writing(path: Path, name: str) -> Iterator[None]:
 
 
 def one_or_all(only: str | None) -> tuple[str, ...]:
-    """Return the one problem that is named, or all of them where none is."""
+    """Return the one problem that --only names, or all problems without it."""
     ids = problems_named(only)
     if only is not None and len(ids) != 1:
         raise UsageError(f"--only: got {', '.join(ids)}, expected one problem")

@@ -29,7 +29,7 @@ class Progress(Live):
         self._started: dict[str, float] = {}
 
     def start(self, totals: Mapping[str, int]) -> None:
-        """Begin with the number of cases of each problem, in the order of the run."""
+        """Begin; `totals` has the number of cases by problem, in the order of the run."""
         self._totals = Counter(totals)
         bars = self.show(
             progress.TextColumn("{task.description}"),

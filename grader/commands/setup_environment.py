@@ -1,10 +1,10 @@
-"""Make .venv with the tested versions, and show that the work goes on; `make setup` runs this.
+"""Make .venv with the tested versions, and show progress; `make setup` runs this.
 
-The Python that runs it may have nothing installed and be too old for the course: this file uses the
+The Python that runs it may have no packages and be too old for the course: this file uses the
 standard library alone, and syntax that Python 3.6 reads.
 
-torch comes from an index of its own, chosen here; every other file must have a hash that
-requirements.lock lists. `.ready` is written last, so that nothing unfinished is used.
+torch comes from a separate index, chosen here; every other file must have a hash that
+requirements.lock lists. `.ready` is written last, to mark the environment as complete.
 """
 
 import argparse
@@ -23,16 +23,16 @@ from pathlib import Path
 
 OLDEST = (3, 11)
 LOCK = "requirements.lock"
-LOCKS = (LOCK, "requirements-course.lock")  # a release has the first alone
+LOCKS = (LOCK, "requirements-course.lock")  # a release has only the first
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, of WSL 2
-# torch 2.13.0 for CUDA with all that it requires: 2.7 GB of wheels, which hold 4.8 GB.
+# torch 2.13.0 for CUDA and its requirements: wheels of 2.7 GB, which unpack to 4.8 GB.
 CUDA_SIZE = "about 3 GB to download, 5 GB on disk"
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SECONDS_PER_LINE = {True: 1, False: 15}  # on a terminal, where one line is rewritten; in a log
+SECONDS_PER_LINE = {True: 1, False: 15}  # by whether output goes to a terminal
 LINES_OF_PIP, WIDTH_OF_PIP = 5, 200
 FULL_MB = 20
 
-# What the output of a failed command says, and what to do.
+# By pattern in the output of a failed command, what to do.
 REMEDIES = (
     (
         r"No space left on device|Disk quota exceeded",
@@ -58,11 +58,11 @@ REMEDIES = (
 
 
 class SetupError(Exception):
-    """What keeps the environment from being made: one sentence that says what to type."""
+    """The environment cannot be made; the message is one sentence that says what to type."""
 
 
 class Failed(Exception):
-    """A command that failed, with what it wrote."""
+    """A command failed; the message is its output."""
 
 
 def main(words=None):
@@ -107,7 +107,7 @@ def expect_python(version, which):
 
 
 def sentence(error, folder):
-    """Return what happened and what to type, for what pip or the system said."""
+    """Return a sentence on what happened and what to type, from an error of pip or the system."""
     said = str(error)
     if isinstance(error, SetupError):
         return said
@@ -129,13 +129,13 @@ def entry(lock, name):
 
 
 def of_cuda(report):
-    """Whether what pip would install, by its report, asks for NVIDIA's packages."""
+    """Whether the packages of pip's installation report require NVIDIA's packages."""
     asked = [line for i in report["install"] for line in i["metadata"].get("requires_dist", ())]
     return any(re.match(r"(nvidia|cuda)-", line) and "extra ==" not in line for line in asked)
 
 
 def megabytes(*folders):
-    """Return the size of the files below folders, which change while they are counted."""
+    """Return the MB of files below folders; files may come and go meanwhile."""
     total = 0
     for place, _, names in (entry for folder in folders for entry in os.walk(str(folder))):
         for name in names:
@@ -145,7 +145,7 @@ def megabytes(*folders):
 
 
 class Progress:
-    """One line that is rewritten on a terminal; elsewhere a line every 15 seconds."""
+    """Shows progress: one line that is rewritten on a terminal, elsewhere a line every 15 s."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -154,8 +154,8 @@ class Progress:
         self.downloaded = self.downloading = 0
 
     def show(self, doing):
-        """Say what goes on, unless that was said just now."""
-        # pip downloads into these folders; its cache has a second copy beside them.
+        """Show the progress, unless a line was shown just now."""
+        # pip downloads into these folders; the copies in its cache are not counted.
         now, folders = time.monotonic(), glob.glob(str(self.folder / "tmp" / "pip-unpack-*"))
         self.downloading = max(self.downloading, megabytes(*folders))
         if now - self.shown < SECONDS_PER_LINE[self.terminal]:
@@ -167,7 +167,7 @@ class Progress:
         self.write("\r\x1b[K" + line[:room] if self.terminal else line + "\n")
 
     def end(self):
-        """Close the rewritten line: what comes next has a line of its own."""
+        """Clear the rewritten line, and count the download of the command that has ended."""
         self.downloaded, self.downloading = self.downloaded + self.downloading, 0
         self.write("\r\x1b[K" if self.terminal else "")
 
@@ -189,7 +189,7 @@ class Setup:
         print(f"Setting up {self.folder}, once")
         self.begin()
         try:
-            # Not an active environment's Python: that may be the one that was just emptied.
+            # Not the Python of an active environment, which may be the folder just emptied.
             python = getattr(sys, "_base_executable", sys.executable)
             self.call("making the environment", python, "-m", "venv", self.folder)
             own = self.folder / "tmp" / "pip.lock"
@@ -214,7 +214,7 @@ class Setup:
         print(f"  ready after {seconds:.0f} s: {done}")
 
     def begin(self):
-        """Leave of an earlier environment what can be used: all, if it was finished."""
+        """Empty the folder of an environment that is unfinished or of another Python."""
         config = self.folder / "pyvenv.cfg"
         made = config.exists() and re.search(r"^version\w* = (\d+\.\d+)", config.read_text(), re.M)
         other = made and made.group(1) != "{}.{}".format(*sys.version_info[:2])
@@ -230,15 +230,15 @@ class Setup:
     def choose_torch(self):
         """Return the options with which pip installs torch: for CUDA where there is an NVIDIA GPU.
 
-        Elsewhere the build for the CPU; where that cannot be had, the default build, which may
-        bring gigabytes for CUDA: then a person at a terminal is asked.
+        Elsewhere it is the build for the CPU, or if that cannot be reached the default build. That
+        may download gigabytes for CUDA, and so a user at a terminal is asked first.
         """
         default = ["torch==" + self.torch]
         if any(os.path.exists(path) for path in GPU_FILES):
             print(f"  PyTorch {self.torch} for CUDA ({CUDA_SIZE})")
             return default
         cpu = ["--extra-index-url", self.cpu_index, "--retries", "1", default[0] + "+cpu"]
-        # fast-deps reads what a wheel requires without the rest of it.
+        # fast-deps reads a wheel's requirements without downloading the rest.
         peek = ("--dry-run", "--no-deps", "--use-feature=fast-deps")
         try:
             self.pip("looking for PyTorch", *peek, *cpu)
@@ -273,11 +273,11 @@ class Setup:
         self.call(doing, self.python, "-m", "pip", "install", *options, *words)
 
     def call(self, doing, *command):
-        """Run a command with its output in the log; raise Failed with that output."""
+        """Run a command with its output in the log; raise Failed with the output if it fails."""
         variables = dict(os.environ, TMPDIR=str((self.folder / "tmp").absolute()))
         begin = self.log.stat().st_size
-        # A stop waits until the process is ended: raised at any instruction, it can leave a process
-        # that nobody ends, or a lock of subprocess that nobody releases.
+        # Until the process has ended, a signal only sets a flag: an exception at any instruction
+        # could leave the process running, or a lock of subprocess held.
         stops = []
         before = {n: signal.signal(n, lambda number, _: stops.append(number)) for n in STOPS}
         with self.log.open("ab") as log:

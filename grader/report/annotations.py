@@ -1,4 +1,4 @@
-"""Commands of GitHub's Actions: an annotation beside the line of a submission that is wrong.
+"""The record as commands of GitHub's Actions, which annotate wrong lines of a submission.
 
 Source: "Workflow commands for GitHub Actions", and escapeData and escapeProperty in
 packages/core/src/command.ts of actions/toolkit.
@@ -27,10 +27,10 @@ _PROPERTY = _DATA | {":": "%3A", ",": "%2C"}
 
 
 def render(record: GradeRecord, folder: str) -> str:
-    """Return a line per error, and per part of the points that was lost; "" where there is none.
+    """Return a line per error and per component that lost points; "" where there is none.
 
-    `folder` is that of the submission, relative to the working directory: the paths of the
-    annotations are. GitHub shows the first ten errors and ten warnings of a step.
+    `folder` is that of the submission, relative to the working directory, as the paths of
+    annotations must be. GitHub shows the first ten errors and ten warnings of a step.
     """
     errors, warnings = [], []
     for problem in record.problems:
@@ -46,10 +46,9 @@ def render(record: GradeRecord, folder: str) -> str:
 
 
 def without_commands(report: str, token: str) -> str:
-    """Return `report` so that GitHub takes nothing in it for a command.
+    """Return `report` between marks that keep GitHub from reading commands in it.
 
-    A line that quotes a submission may begin with "::" or hold "##[". `token` must be such that
-    nobody can guess it.
+    A line that quotes a submission may begin with "::" or hold "##[". `token` must be unguessable.
     """
     return f"::stop-commands::{token}\n{report}::{token}::\n"
 
@@ -65,7 +64,7 @@ def _of_cause(problem: ProblemResult, cause: ReportedCause, folder: str) -> str:
 def _place(
     problem: ProblemResult, file: str | None, line: int | None, folder: str
 ) -> dict[str, str]:
-    """Return file and line; the record names a file with the folder of its problem or without."""
+    """Return file and line; the record's file may or may not include the problem's folder."""
     name = PurePosixPath(clean(file)).name if file else ""
     if not name:
         return {}
@@ -74,7 +73,7 @@ def _place(
 
 
 def _command(level: str, place: dict[str, str], title: str, text: str) -> str:
-    """Return one line; what ends a property, a command or a line is escaped."""
+    """Return one command, with characters that end a property, a command or a line escaped."""
     properties = place | {"title": clean(title, HEADLINE_LIMIT)}
     shown = ",".join(f"{key}={_escape(value, _PROPERTY)}" for key, value in properties.items())
     lines = [" " * (len(row) - len(row.lstrip(" "))) + clean(row) for row in text.split("\n")]

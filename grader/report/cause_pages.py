@@ -1,4 +1,4 @@
-"""Finds what grader/spec/causes says of a cause, and writes it as the page that `explain` shows."""
+"""Looks up a cause in grader/spec/causes, and renders the page that `explain` shows."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from grader.spec.causes import Cost, Entry, entries
 from grader.spec.problem import ManifestError, Problem, examples, load_problem, problem_ids
 
 UNNAMED = "UNNAMED"
-ANY = "pNN"  # in a command, where the reader puts the problem
+ANY = "pNN"  # in a command, a placeholder for the problem
 _PREFIX = re.compile(r"(P\d\d)-(.+)")
 _ALIKE = 3
 _NAMES = {"k", "kv", "q", "v", "w", "x", "y", "dq", "dk", "dv", "lse", "out", "delta", "torch"}
 
-# A heading and its paragraphs; one that is code has its lines indented by four.
+# A heading and its paragraphs; the lines of code blocks are indented by four.
 Section = tuple[str, list[str]]
 
 
 class ExplainError(ManifestError):
-    """An id of no cause; the message says which ids are like it."""
+    """No cause has this id; the message names similar ids."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What was asked for: a cause, or the list of those of some problems where `entry` is None.
+    """The page of a cause, or where `entry` is None the list of the causes of some problems.
 
-    The commands of a page are to be those of `problem`, None where that is not known. `check` is
-    the check that was asked for in place of a cause.
+    The commands on the page name `problem`, unless it is None. `check` is the check whose id was
+    given in place of a cause.
     """
 
     entry: Entry | None
@@ -48,23 +48,22 @@ class Explanation:
 
 
 def shown() -> dict[str, Entry]:
-    """Return the causes of the problems that are there, by id."""
+    """Return the causes of the problems of this checkout, by id."""
     return {id: entry for id, entry in entries().items() if entry.problems}
 
 
 def look_up(
     asked: str | None, problems: tuple[str, ...] | None = None, runs: Path | None = None
 ) -> Explanation:
-    """Return the page of an id in any letter case, with or without its problem; None: the list.
+    """Return the page of an id, in any letter case, with or without a problem; None: the list.
 
-    `problems` are those whose causes are listed, all for None. The problem of an id is that of its
-    prefix, else the one of `problems`, else, where `runs` is a file with the history of runs, the
-    one in which it was named last: of those in which the cause occurs.
-
-    The id of a check without a named cause leads to the page on such failures.
+    The list has the causes of `problems`, all for None. The problem of an id is that of its prefix,
+    else the only one of `problems`, else the one in which `runs`, the history of runs, names the
+    cause last; it must be one in which the cause occurs. The id of a check leads to the page on
+    failures without a named cause.
 
     Raises:
-        ManifestError: there is no such id, or the causes cannot be read.
+        ManifestError: the id is unknown, or the causes cannot be read.
     """
     known = shown()
     if asked is not None and asked.strip().lower() in problem_ids():
@@ -94,7 +93,7 @@ def look_up(
 
 
 def _problem_of(entry: Entry, problem: str | None, runs: Path | None) -> str | None:
-    """Return the problem that the commands of a page are for, None for any of several."""
+    """Return the problem that the commands of a page name, None if it is not known."""
     if problem in entry.problems:
         return problem
     if len(entry.problems) == 1:
@@ -106,7 +105,7 @@ def _problem_of(entry: Entry, problem: str | None, runs: Path | None) -> str | N
 
 
 def sections(entry: Entry) -> list[Section]:
-    """Return what is said of a cause, whichever problem it is in."""
+    """Return the sections on a cause that are the same for all problems."""
     found = [("What happened", [sentence(entry.text.note)]), ("Why", [entry.table["why"]])]
     if entry.picture is not None:
         legend = entry.picture.legend
@@ -119,7 +118,7 @@ def sections(entry: Entry) -> list[Section]:
 
 
 def sentence(text: str) -> str:
-    """Return a note or help as a sentence; names of the course's code stay as they are."""
+    """Return a note or help with a capital and a full stop; a name of code keeps its case."""
     first = text.partition(" ")[0]
     code = not first.isalpha() or first in _NAMES or first[1:] != first[1:].lower()
     begun = text if code else text[0].upper() + text[1:]
@@ -127,7 +126,7 @@ def sentence(text: str) -> str:
 
 
 def listed(problems: Sequence[str] | None) -> str:
-    """Return the list of the causes of some problems, that of all with how calls end."""
+    """Return the list of causes of some problems; that of all includes endings of calls."""
     parts = [] if problems else [INTRODUCTION.format(id=example(), problem=examples("p06"))]
     for problem in map(load_problem, problems or problem_ids()):
         found = [e for e in shown().values() if e.file != "events" and problem.id in e.problems]
@@ -139,7 +138,7 @@ def listed(problems: Sequence[str] | None) -> str:
 
 
 def example() -> str:
-    """Return a cause of a problem that is here, by problem and name."""
+    """Return the id, with its problem, of some cause in a problem of this checkout."""
     problem = examples("p06")
     found = (e.id for e in shown().values() if e.file != "events" and problem in e.problems)
     id = "WINDOW-SHIFTED" if problem == "p06" else next(found)
@@ -189,7 +188,7 @@ def _where(entry: Entry) -> str:
 
 
 def place(problem: Problem, id: str) -> str:
-    """Return the problem, with the step in which the mistake is made if problem.toml names one."""
+    """Return the problem, with the step of the mistake if problem.toml names one."""
     step = problem.step_of_cause(id)
     return problem.id if step is None else f"{problem.id} step {step}"
 
@@ -221,7 +220,7 @@ def _finding(entry: Entry, problem: str | None) -> list[str]:
 
 
 def cost_table(costs: Mapping[str, Cost]) -> str:
-    """Return what a known mistake costs in these problems, as a table."""
+    """Return a table of the cost of a known mistake in these problems."""
     head = ["| problem | checks that fail | correctness kept |", "|---|---|---|"]
     rows = [f"| {id} | {cost.fails} | {cost.keeps} % |" for id, cost in costs.items()]
     return "\n".join([*head, *rows])

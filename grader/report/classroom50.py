@@ -17,7 +17,7 @@ from grader.report.message import ID_LIMIT
 from grader.report.score import is_counted, is_full
 from grader.spec.grade_record import GradeRecord, Points, ProblemResult
 
-# Fields of the result, and the variables in which the runner hands them to an autograder.
+# By field of the result, the environment variable in which the runner passes its value.
 REQUIRED = {
     "classroom": "CLASSROOM",
     "assignment": "ASSIGNMENT",
@@ -31,7 +31,7 @@ REQUIRED = {
 
 
 def missing(variables: Mapping[str, str]) -> list[str]:
-    """Return the variables that a result needs and that are not set."""
+    """Return the required variables that are not set."""
     return [name for name in REQUIRED.values() if not variables.get(name, "").strip()]
 
 
@@ -63,15 +63,15 @@ def _test(problem: ProblemResult, score: int, max_score: int) -> dict[str, objec
 
 
 def rounded(points: float) -> int:
-    """Return `points` as a whole number; a half counts for the student."""
+    """Return `points` as a whole number; a half is rounded up."""
     return math.floor(round(points, 6) + 0.5)
 
 
 def wholes(parts: Sequence[Points]) -> list[tuple[int, int]]:
-    """Return earned and available points of each part, which add up to the rounded totals.
+    """Return whole earned and available points of each part that add up to the rounded totals.
 
-    No part earns more than is available in it. Parts that earned everything come first when points
-    are handed out, then those that lost most by being rounded down.
+    No part earns more than is available in it. Points lost by rounding down go first to parts that
+    earned everything, then to those that lost most.
     """
     possible = [part.available for part in parts]
     ceilings = [math.ceil(round(points, 6)) for points in possible]

@@ -1,4 +1,4 @@
-"""The files that `grade` writes: the record, and what other tools read, each at its own option."""
+"""Writes the files of `grade`: the record, and exports for other tools, one option each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grader.spec.grade_record import GradeRecord
 
 PAGE = Path("report.html")
 HISTORY = Path(".cache") / "history.jsonl"
-# In the order in which they are written: the record first, for all others are made of it.
+# In the order of writing: the record first, since all others can be made from it.
 FORMATS: Mapping[str, Callable[[GradeRecord], str]] = {
     "json": GradeRecord.to_json,
     "markdown": markdown.render,
@@ -37,13 +37,13 @@ def write_all(
     variables: Mapping[str, str],
     sources: Mapping[str, bytes] = {},
 ) -> None:
-    """Write `record` in the format of each name, each file in one step: all that can be written.
+    """Write `record` to each of `files`, by format, in one step each, and go on after a failure.
 
-    `variables` are those of the environment, `sources` the bytes that were graded, by their path in
-    the submission: the page shows them, and comes last, for it is the largest.
+    `variables` are those of the environment, `sources` the bytes that were graded, by path in the
+    submission, for the page, which is the largest file and comes last.
 
     Raises:
-        EnvironmentFault: some file cannot be written.
+        EnvironmentFault: a file cannot be written.
     """
     failed = []
     renders = {
@@ -64,12 +64,11 @@ def write_all(
 
 
 def write_page(record: GradeRecord, sources: Mapping[str, bytes]) -> tuple[Path | None, list[str]]:
-    """Write the page, and add the run to the history; return the page's path, and what failed.
+    """Write the page, and add the run to the history; return the page's path and notes on failures.
 
-    Nobody asked for this file by name, so that nothing that keeps it from being written costs a
-    grade or an exit code: a note says it.
-    A grade for credit is known by its record alone: it has no history. Neither has a run that was
-    interrupted, for its points are not those of the answers.
+    No option names this file, so a failure to write it becomes a note and changes neither the grade
+    nor the exit code. An official run has no history: its record alone counts. An interrupted run
+    is not added to it: its points are not those of the answers.
     """
     runs: tuple[history.PastRun, ...] = ()
     notes = []
@@ -83,7 +82,7 @@ def write_page(record: GradeRecord, sources: Mapping[str, bytes]) -> tuple[Path 
             notes.append(f"the points of this run were not kept in {HISTORY}: {_reason(error)}")
     try:
         write_whole(PAGE, page.render(record, sources=sources, history=runs))
-    except Exception as error:  # whatever is wrong with the page: the grade stands
+    except Exception as error:  # a bug of the page must not cost the grade
         return None, [*notes, f"{PAGE} was not written: {_reason(error)}"]
     return PAGE, notes
 

@@ -1,7 +1,7 @@
-"""The record as Gradescope's results.json: a test per problem, with the points that were available.
+"""The record as Gradescope's results.json: a test per problem, out of the points available here.
 
-Source: Gradescope's autograder specifications, section "Output format". Everything is said to be
-plain text, which Gradescope escapes.
+Source: Gradescope's autograder specifications, section "Output format". All formats are "text",
+which Gradescope escapes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _FAULT_NAME = "fault of the judge: grade again"
 def render(record: GradeRecord) -> str:
     """Return the record as JSON; the scores of its tests add up to its score.
 
-    A problem of which nothing could be measured here has no test: Gradescope knows no third state
-    beside passed and failed. A fault of the judge adds a test that instructors alone see.
+    A problem without any measurement here has no test, as Gradescope only knows passed and failed.
+    A fault of the judge adds a test that only instructors see.
     """
     total = record.totals + record.bonus
     tests = [
@@ -103,7 +103,7 @@ def _output(record: GradeRecord) -> list[str]:
 
 
 def _fault(record: GradeRecord) -> dict[str, object]:
-    """Return what only instructors see: which points this grading could not give, and why."""
+    """Return the test for instructors: which points a fault of the judge withheld, and why."""
     lines = []
     for problem in record.problems:
         id = clean(problem.id, ID_LIMIT)
@@ -128,5 +128,5 @@ def _fault(record: GradeRecord) -> dict[str, object]:
 
 
 def _number(value: float) -> float:
-    """Return points or seconds as JSON can hold them, without the noise of binary fractions."""
+    """Return points or seconds rounded to three digits, and 0 in place of NaN and infinity."""
     return round(finite(value) or 0.0, 3)

@@ -1,7 +1,7 @@
 """Points over the runs of `make grade`: one JSON line per run, in the order of the runs.
 
-The clock of a machine may jump, so that a time is text to show and never what runs are sorted by.
-Nothing in the file is worth a grade: a line that is damaged, or of a newer release, is skipped.
+Clocks may jump, so times are shown and never sorted by. No grade depends on the file: a line that
+is damaged, or of a newer release, is skipped.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _Points = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 
 
 class PastRun(Record):
-    """One run: points earned and available of each problem that was graded, and when (UTC).
+    """One run: its time in UTC, and the points earned and available of each graded problem.
 
-    `causes` has the ids of what went wrong in a problem, without its prefix.
+    `causes` has the ids of the causes reported for a problem, without its prefix.
     """
 
     schema_version: Literal[1] = 1
@@ -42,7 +42,7 @@ class PastRun(Record):
 
 
 def run_of(record: GradeRecord, now: datetime.datetime) -> PastRun:
-    """Return what a record adds to the history; `now` has a time zone."""
+    """Return the line of the history for a record; `now` has a time zone."""
     return PastRun(
         time=now.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
         submission=record.submission[:1000],
@@ -67,7 +67,7 @@ def read(path: Path, submission: str) -> tuple[PastRun, ...]:
 
 
 def named_last(path: Path, cause: str, among: Collection[str]) -> str | None:
-    """Return the problem, of some, that had a cause in the newest run; None if none ever had.
+    """Return the problem of `among` in which a cause was reported last; None if it never was.
 
     Raises:
         OSError: the file cannot be read.
@@ -80,10 +80,10 @@ def named_last(path: Path, cause: str, among: Collection[str]) -> str | None:
 
 
 def append(path: Path, run: PastRun) -> None:
-    """Add a run, and drop the oldest lines beyond `MOST_RUNS`; makes the file's folder.
+    """Add a run, and drop the oldest lines beyond `MOST_RUNS`; make the folder if needed.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [*_lines(path), run.model_dump_json()]

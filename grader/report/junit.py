@@ -1,7 +1,7 @@
 """The record as JUnit XML: a test suite per problem, a test case per check.
 
-Source: the schema of Jenkins' xUnit plugin, junit-10.xsd, which GitLab and others read as well. It
-has no points: those of each problem are properties of its suite.
+Source: the schema of Jenkins' xUnit plugin, junit-10.xsd, which GitLab and others read as well. The
+schema has no points: those of a problem are properties of its suite.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from grader.report.message import (
 from grader.spec.grade_record import COMPONENTS, CheckResult, GradeRecord, ProblemResult, Verdict
 
 WIDTH = 100
-# What is wrong with an answer is a failure; an error is a call that did not come to its end.
+# A wrong answer is a failure; a call that raised, crashed or timed out is an error.
 OUTCOMES = {
     Verdict.PASS: None,
     Verdict.FAIL: "failure",
@@ -76,7 +76,7 @@ def _suite(record: GradeRecord, problem: ProblemResult) -> tuple[ElementTree.Ele
     cases = [*_of_file(problem), *(_of_check(problem, check) for check in problem.checks)]
     for name in COMPONENTS:
         component = problem.components.get(name)
-        # Correctness is what the checks are, and what is worth nothing was not tried.
+        # The checks stand for correctness; a component worth no points was not measured.
         if component is None:
             cases.append(_case(problem, name, Verdict.INTERNAL, "missing in the record"))
         elif name != "correctness" and component.points.possible:
@@ -92,7 +92,7 @@ def _suite(record: GradeRecord, problem: ProblemResult) -> tuple[ElementTree.Ele
 
 
 def _of_file(problem: ProblemResult) -> list[ElementTree.Element]:
-    """Return a case for what is wrong with the file as a whole, so that no check was run."""
+    """Return a case for a failure of the whole file, if one kept all checks from running."""
     if problem.message is None:
         return []
     lines = [clean(problem.message.headline, HEADLINE_LIMIT)]

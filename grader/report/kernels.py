@@ -1,4 +1,4 @@
-"""What the compiler made of the kernels: one row per kernel and chip."""
+"""The compiled kernels: one row per kernel and chip."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _every(problem: ProblemResult) -> tuple[Compilation, ...]:
 
 
 def chip_lines(problem: ProblemResult) -> list[str]:
-    """Return a sentence on each chip that was compiled for on request."""
+    """Return a sentence on each chip that the user asked to compile for."""
     lines = []
     for chip in sorted({found.capability for found in _every(problem)} - {*JUDGED}):
         kernels = [found.kernel for found in _every(problem) if found.capability == chip]
@@ -58,14 +58,14 @@ def _refused(kernel: KernelReport) -> str:
 def kernel_table(kernels: Iterable[Compilation]) -> Table:
     """Return registers, spills, shared memory, programs and tensor cores of each kernel.
 
-    Programs are those that run on a multiprocessor at a time, with what allows no more.
+    Programs are those resident on a multiprocessor at a time, with the resource that limits them.
     """
     left = ("compiled", "programs", "tensor cores")
     return plain_table(COLUMNS, map(kernel_cells, kernels), left, gap=1)
 
 
 def kernel_cells(compiled: Compilation, name_limit: int = _NAME_LIMIT) -> tuple[str, ...]:
-    """Return the texts of one row of the table; those after a refusal are blank."""
+    """Return the cells of one row of the table; those of a refused kernel are blank."""
     kernel = compiled.kernel
     name, chip = clean(kernel.kernel, name_limit), chip_name(compiled.capability)
     if kernel.refusal is not None:
@@ -82,7 +82,7 @@ def kernel_cells(compiled: Compilation, name_limit: int = _NAME_LIMIT) -> tuple[
 
 
 def spill_lines(record: GradeRecord) -> list[str]:
-    """Name the kernels that spill: variables beyond the registers, kept in memory."""
+    """Return a line per kernel that spills registers to memory."""
     lines = []
     for problem in record.problems:
         for compiled in kernels_of(problem):

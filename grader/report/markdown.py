@@ -1,7 +1,7 @@
 """The summary of a record as Markdown, for the page that a CI shows about a run.
 
-GitHub's dialect. Text of a submission stands in code spans and fences alone, where nothing is a
-link, an image, a mention or HTML; all other text is escaped.
+The dialect is GitHub's. Text of a submission appears only in code spans and fences, in which no
+link, image, mention or HTML is recognised; all other text is escaped.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from grader.spec.grade_record import COMPONENTS, GradeRecord, ProblemResult
 WIDTH = 100
 _HEADER = ("problem", "verdict", *COMPONENTS, "points")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-# What makes emphasis, code, links, images, tables, mathematics, mentions and addresses.
+# Characters of emphasis, code, links, images, tables, mathematics, mentions and addresses.
 _MARKUP = re.compile(r"[\\`*_{}\[\]#+!|~^$@]|:(?=\S)|(?<=www)\.")
 # A marker of a list, a rule or an underlined heading at the start of a line.
 _MARKER = re.compile(r"^(?:(?=[-=])|\d+(?=[.)](?: |$)))")
 
 
 def render(record: GradeRecord) -> str:
-    """Return the totals, a table of the problems, what was lost and why, and a section an error."""
+    """Return the totals, a table of problems, the losses with reasons, and a section per error."""
     blocks = [
         "# Grade",
         "  \n".join(f"**{line}**" for line in score.sum_lines(record)),

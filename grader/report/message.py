@@ -1,6 +1,6 @@
-"""One failure as a student reads it: a headline with an id, where, evidence, note and help.
+"""Renders a failure for students: a headline with an id, the place, evidence, note and help.
 
-The same text stands in the report and in pytest's output.
+The report and pytest's output show the same text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ID_LIMIT = 12
 NAME_LIMIT = 40
 HEADLINE_LIMIT = 200
 NOT_WRONG = (Verdict.PASS, Verdict.SKIPPED, Verdict.NOT_MEASURED)
-# Checks without a message: they have nothing to report, or the table and the next step say it.
+# Checks without a message: nothing is wrong, or the table and the next step say it.
 NOT_REPORTED = (*NOT_WRONG, Verdict.NOT_IMPLEMENTED)
 
 
@@ -35,8 +35,8 @@ NOT_REPORTED = (*NOT_WRONG, Verdict.NOT_IMPLEMENTED)
 class ReportedCause:
     """One cause and the checks that show it; `checks` is empty for a problem's own message.
 
-    `not_run` are checks of which a case was not run because of this or of what else went wrong.
-    `hint` is what else is known of a cause without a name.
+    `not_run` are checks with a case that was not run because of this or another failure. `hint`
+    is a help for a cause without a name.
     """
 
     id: str
@@ -51,7 +51,7 @@ class ReportedCause:
 
     @property
     def label(self) -> str:
-        """What the message begins with: "error P04-DIAGONAL", or "internal" and an id."""
+        """The beginning of the message: "error P04-DIAGONAL", or "internal" and an id."""
         kind = "internal" if self.verdict is Verdict.INTERNAL else "error"
         return f"{kind} {clean(self.id, 60)}"
 
@@ -59,9 +59,9 @@ class ReportedCause:
 def causes(problem: ProblemResult) -> list[ReportedCause]:
     """Return the causes of a problem's failures: its own message, then its checks merged by cause.
 
-    Checks have one cause when their diagnosis has the same id, or, undiagnosed, when the submission
+    Checks share a cause when their diagnosis has the same id or, without one, when the submission
     ended in the same way at the same line (one exception in every check is one report). Wrong
-    numbers in the plain case are the reason for those in every other check, which depart from it.
+    numbers in the plain case explain those in every other check, whose cases are variants of it.
     """
     found: list[ReportedCause] = []
     if problem.message is not None and problem.verdict is not Verdict.NOT_IMPLEMENTED:
@@ -104,9 +104,9 @@ def cause_of(problem: ProblemResult, checks: Sequence[CheckResult]) -> ReportedC
 
 
 def headline_of(cause: ReportedCause) -> str:
-    """Return what a message says in its first line: the name of the cause where it is known.
+    """Return the headline of a message: the title of the cause if it is named.
 
-    Where it is not, what one program showed of wrong numbers says more than the numbers do.
+    For unnamed wrong numbers, the first wrong variable of a traced program says more than they do.
     """
     headline = cause.diagnosis.title if cause.diagnosis else cause.message.headline
     trace = trace_of(cause)
@@ -116,7 +116,7 @@ def headline_of(cause: ReportedCause) -> str:
 
 
 def _what_is_right(problem: ProblemResult, check: CheckResult) -> str | None:
-    """Say what another check shows to be right where numbers are wrong in a plain case."""
+    """Return a hint from a check that passes, where out or lse alone is wrong."""
     passed = {c.id for c in problem.checks if c.verdict is Verdict.PASS}
     headline = check.message.headline if check.message else ""
     if check.id == "plain" and headline == "out is wrong" and "lse" in passed:
@@ -147,7 +147,7 @@ def _merge_key(check: CheckResult, problem: ProblemResult) -> tuple[str, ...]:
 
 
 def event(message: Message) -> str:
-    """Return the headline without its numbers: one exception names other sizes in every case."""
+    """Return the headline with numbers masked: one exception names other sizes in each case."""
     return re.sub(r"\d+", "N", message.headline)
 
 
@@ -161,7 +161,7 @@ def _error_id(problem_id: str, name: str) -> str:
 
 
 def _kind(verdict: Verdict, check_id: str) -> str:
-    """A wrong result is named after its check, a call that did not end well after how it ended."""
+    """Return the name of a failure: of a wrong result its check, of any other call its ending."""
     return check_id if verdict is Verdict.FAIL else str(verdict)
 
 
@@ -178,13 +178,13 @@ def message_lines(problem_id: str, cause: ReportedCause, width: int) -> list[str
 
 
 def head_line(cause: ReportedCause) -> str:
-    """Return the line that stands alone: "error[P04-DIAGONAL]: own key hidden"."""
+    """Return the first line of a message: "error[P04-DIAGONAL]: own key hidden"."""
     kind = "internal" if cause.verdict is Verdict.INTERNAL else "error"
     return f"{kind}[{clean(cause.id, 60)}]: {headline_of(cause)}"
 
 
 def facts(problem_id: str, cause: ReportedCause) -> list[tuple[str, str]]:
-    """Return what is known of a cause: where, the case, the wrong elements, how to repeat it."""
+    """Return the facts about a cause: place, case, wrong elements, and how to repeat it."""
     message, trace = cause.message, trace_of(cause)
     found = clean(message.headline, HEADLINE_LIMIT)
     rows = (
@@ -205,19 +205,19 @@ def facts(problem_id: str, cause: ReportedCause) -> list[tuple[str, str]]:
 
 
 def trace_of(cause: ReportedCause) -> TraceRecord | None:
-    """Return what one program did in a case of this cause; one case of a problem was followed."""
+    """Return the trace of one program in a case of this cause, if there is one."""
     messages = (cause.message, *(check.message for check in cause.checks if check.message))
     return next((message.trace for message in messages if message.trace is not None), None)
 
 
 def lines_behind(cause: ReportedCause, trace: TraceRecord) -> tuple[SourceLine, ...]:
-    """Return the lines that assign what is wrong; none where the line of the mistake is known."""
+    """Return the lines that assign wrong values; none where the line of the mistake is known."""
     known = cause.diagnosis is not None and cause.message.line is not None
     return trace.parting.lines if trace.parting is not None and not known else ()
 
 
 def remarks(problem_id: str, cause: ReportedCause) -> list[tuple[str, str]]:
-    """Return what else is to be said of a cause: notes, and what to do."""
+    """Return notes on a cause, and what to do about it."""
     message, diagnosis = cause.message, cause.diagnosis
     internal = cause.verdict is Verdict.INTERNAL
     said = []
@@ -234,7 +234,7 @@ def remarks(problem_id: str, cause: ReportedCause) -> list[tuple[str, str]]:
 
 
 def _where(problem_id: str, cause: ReportedCause) -> str:
-    """Say which step, test, file and line; what is not known is left out."""
+    """Return step, test, file and line, as far as they are known."""
     message = cause.message
     step = f" step {cause.step}" if cause.step is not None else ""
     test = message.test
@@ -253,7 +253,7 @@ def _where(problem_id: str, cause: ReportedCause) -> str:
 
 
 def _not_run(cause: ReportedCause) -> str:
-    """Name the checks that were not run, and why."""
+    """Return why checks were not run, and their names."""
     if not cause.not_run:
         return ""
     names = ", ".join(clean(check.id, NAME_LIMIT) for check in cause.not_run)
@@ -266,7 +266,7 @@ def _output(message: Message, width: int) -> list[str]:
     whole = True
     for line in clean_lines(message.output) if message.output else ():
         if not whole and not line.strip(" ^~"):
-            continue  # carets below what was wrapped point nowhere
+            continue  # carets below a wrapped line would point nowhere
         label = "output" if not rows else "      "
         shown = wrap(line, width, f"  {label}  | ", "          |   ")
         rows, whole = rows + shown, len(shown) == 1
@@ -274,7 +274,7 @@ def _output(message: Message, width: int) -> list[str]:
 
 
 def walk_as_due(tiles: TileMap) -> str:
-    """Say that the right pairs were counted: keys of each query, or queries of each key."""
+    """Return a sentence that the right pairs were counted, and where to search instead."""
     one = "pair of a key and a query" if tiles.product in ("dk", "dv") else "key"
     return (
         f"every visible {one} was counted once, and no other: look at the arithmetic, and at"
@@ -300,7 +300,7 @@ def failure_text(
     step: int | None,
     width: int = 80,
 ) -> str:
-    """Return the message of one failed case, for pytest; a cause is named only when it is known."""
+    """Return the message of one failed case for pytest; `found` is its cause, if it is known."""
     message = finding.message or Message(headline=str(finding.verdict))
     message = found.located(message) if found else message
     diagnosis = found.diagnosis if found else None

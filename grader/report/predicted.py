@@ -1,4 +1,4 @@
-"""What is predicted of kernels in words: times, bounds, the lines that cost most, and requests."""
+"""Predictions for kernels in words: times, bounds, the costliest lines, and memory requests."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ BAND = (
     "docs/predict.md says how far predictions for an H100 were off; an A100 and an H200 were never"
     " measured. What PyTorch does beside the kernels is left out."
 )
-_APART = 1.5  # times the sectors that would do: fewer are not worth a word
+_APART = 1.5  # times the needed sectors, below which nothing is reported
 
 
 def call_of(problem: ProblemResult) -> PredictedCall | None:
-    """Return what a problem's compile check predicted, None where it did not."""
+    """Return the prediction of a problem's compile check, None where there is none."""
     calls = (check.predicted for check in problem.checks)
     return next((call for call in calls if call is not None), None)
 
 
 def time_cells(launches: Sequence[Prediction]) -> tuple[str, ...]:
-    """Return the time of all of these launches together on each GPU, "-" where it is not known."""
+    """Return the total time of these launches on each GPU, "-" where it is not known."""
     cells = []
     for name in GPU_NAMES:
         times = [
@@ -38,7 +38,7 @@ def time_cells(launches: Sequence[Prediction]) -> tuple[str, ...]:
 
 
 def facts_of(launch: Prediction) -> Iterator[str]:
-    """Yield what bounds a launch, which lines cost most, and which requests take many sectors."""
+    """Yield the bounds of a launch, its costliest lines, and requests with needless sectors."""
     if not launch.times:
         yield f"cannot tell: {clean(launch.unknown)}"
     for bound, group in groupby(launch.times, key=lambda time: time.bound):
@@ -53,17 +53,17 @@ def facts_of(launch: Prediction) -> Iterator[str]:
 
 
 def place(file: str, line: int) -> str:
-    """Return a line in words, with its file where it is not the answer's."""
+    """Return the words for a line, with its file unless that is the answer's."""
     return f"{f'{clean(file)} ' if file else ''}line {line}"
 
 
 def is_apart(access: Access) -> bool:
-    """Whether requests take noticeably more sectors than their bytes would side by side."""
+    """Whether requests take noticeably more sectors than if their bytes were contiguous."""
     return access.sectors >= _APART * access.least
 
 
 def request(access: Access) -> str:
-    """Return in a sentence how many sectors the requests of a line take."""
+    """Return a sentence on the sectors per request of a line."""
     head = f"{place(access.file, access.line)}: {access.sectors:.3g} sectors per request"
     if not is_apart(access):
         return f"{head}, as its bytes need"
@@ -72,7 +72,7 @@ def request(access: Access) -> str:
 
 
 def lines(problems: Iterable[ProblemResult]) -> list[str]:
-    """Return a sentence on each problem alone, or one on the H100's times of several."""
+    """Return the sentences on a single problem, or one with the H100's times of several."""
     called = [(problem, call) for problem in problems if (call := call_of(problem)) is not None]
     if len(called) > 1:
         times = [(p, time_cells(call.launches)[1]) for p, call in called if call.launches]

@@ -1,4 +1,4 @@
-"""Points, reasons and the setting of a run in words: the same in every view of a record."""
+"""Points, reasons and the setting of a run in words, shared by all views of a record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Figures = TypeVar("_Figures", SpeedFigures, MemoryFigures, WorkFigures)
 MAX_CAUSES = 3
 FAULT = "fault of the judge: costs no points"
 INTERRUPTED = "interrupted: what was not run has the verdict skipped"
-# Components whose loss the table, its legend or a message of the problem explains.
+# Verdicts of components whose loss the table, its legend or a message explains.
 EXPLAINED = (
     Verdict.SKIPPED,
     Verdict.NOT_MEASURED,
@@ -58,20 +58,20 @@ def sum_line(label: str, part: Points) -> str:
 
 
 def measured(available: float, possible: float) -> str:
-    """Return how many points could be earned: "100 points", or fewer where not all is measured."""
+    """Return the points that could be earned: "100 points", or fewer "measured here"."""
     words = f"{points(available)} points"
     return words if available == possible else f"{words} measured here ({points(possible)} in all)"
 
 
 def sum_lines(record: GradeRecord) -> list[str]:
-    """Return the totals; what is required is left out where only bonus problems were graded."""
+    """Return the totals, without that of required points if only bonus problems were graded."""
     parts = {"required": record.totals, "bonus": record.bonus}
     lines = [sum_line(label, part) for label, part in parts.items() if part.possible]
     return lines or [sum_line("required", record.totals)]
 
 
 def gaps(record: GradeRecord) -> list[str]:
-    """Say why components are not measured: each reason with the names of the components."""
+    """Return why components are not measured: each reason with their names."""
     reasons: dict[str, list[str]] = {}
     for problem in record.problems:
         for name in COMPONENTS:
@@ -86,16 +86,16 @@ def gaps(record: GradeRecord) -> list[str]:
 
 
 def figures_of(problem: ProblemResult, kind: type[_Figures]) -> _Figures | None:
-    """Return the figures of a kind if their component counts: a wrong kernel has no speed to show.
+    """Return the figures of a kind, None if there are none or their component does not count.
 
-    None where nothing of the kind was measured.
+    The speed of a wrong kernel, for one, is not shown.
     """
     counted = (c.figures for c in problem.components.values() if c.verdict not in EXPLAINED)
     return next((figures for figures in counted if isinstance(figures, kind)), None)
 
 
 def losses(problem: ProblemResult) -> dict[str, str]:
-    """Return why work, speed and memory lost points, where no message of the problem says it."""
+    """Return why work, speed and memory lost points, unless a message says so."""
     found = {}
     for name in ("work", "speed", "memory"):
         component = problem.components.get(name)
@@ -116,13 +116,13 @@ def _loss(component: ComponentResult) -> str:
 
 
 def shown_causes(problem: ProblemResult) -> tuple[list[ReportedCause], list[str]]:
-    """Return the causes that a report tells in full, and the ids of the checks of all others."""
+    """Return the causes that a report shows in full, and the ids of the checks of the others."""
     found = causes(problem)
     return found[:MAX_CAUSES], [c.id for cause in found[MAX_CAUSES:] for c in cause.checks]
 
 
 def faults(record: GradeRecord) -> list[str]:
-    """Return the ids of the problems in which something was lost to a fault of the judge."""
+    """Return the ids of the problems with a fault of the judge."""
     return [problem.id for problem in record.problems if _has_fault(problem)]
 
 
@@ -133,9 +133,9 @@ def _has_fault(problem: ProblemResult) -> bool:
 
 
 def is_counted(problem: ProblemResult) -> bool:
-    """Whether a problem has points here, or lost them: not one of which nothing could be measured.
+    """Whether any part of a problem could be measured here, so that it passed or failed.
 
-    For readers that know no third state beside passed and failed.
+    Formats that know no third state leave such a problem out.
     """
     return bool(problem.points.available) or problem.verdict is not Verdict.NOT_MEASURED
 
@@ -151,15 +151,15 @@ def mode(record: GradeRecord) -> str:
 
 
 def run_words(record: GradeRecord) -> list[str]:
-    """Return what a report begins with: mode, seed and submission."""
+    """Return the first words of a report: mode, seed and submission."""
     seed, submission = clean(record.seed, NAME_LIMIT), clean(record.submission, 60)
     return [mode(record), f"seed {seed}", f"submission {submission}"]
 
 
 def next_step(problems: Sequence[ProblemResult]) -> str | None:
-    """Return the next step of the first problem that the student can still gain points on.
+    """Return the next step in the first problem that can still gain points.
 
-    Where there is none, it is the problem after the last of them, None where that was the last.
+    Without one, return the problem after the last of these, None if that is the last of all.
     """
     for problem in problems:
         done = problem.verdict in (Verdict.PASS, Verdict.NOT_MEASURED)
@@ -170,7 +170,7 @@ def next_step(problems: Sequence[ProblemResult]) -> str | None:
 
 
 def next_lines(problems: Sequence[ProblemResult], width: int) -> list[str]:
-    """Return the next step as lines of `width` cells; its command is not torn apart."""
+    """Return the next step as lines of `width` cells; its command begins a line if it wraps."""
     following = next_step(problems)
     if not following:
         return []

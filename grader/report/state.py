@@ -1,4 +1,4 @@
-"""What the state of one program came to, as a message says it, and the command that shows it."""
+"""The trace of one program in words: where its state goes wrong, and the command to show it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _STATE, _CODE = 1200, 200
 
 
 def state_facts(record: TraceRecord, lines: Sequence[SourceLine]) -> list[tuple[str, str]]:
-    """Return what is to be said of a program's state, and the lines behind it."""
+    """Return the facts about a program's state, and the lines that assign wrong values."""
     rows = [("line", f"{line.line}  {clean(line.text, _CODE)}") for line in lines]
     return [("state", state(record)), *rows]
 
 
 def state(record: TraceRecord) -> str:
-    """Return one sentence: whose state, up to which tile it is right, and what is wrong then."""
+    """Return one sentence: whose state, up to which tile it is right, and what goes wrong then."""
     return clean(f"{_queries(record)}: {_came_to(record)}", _STATE)
 
 
 def first_wrong(record: TraceRecord) -> str:
-    """Say which variables go wrong in which tile, and by which line if one assigns them."""
+    """Return which variables go wrong in which tile, and the line if only one assigns them."""
     part = record.parting
     if part is None:
         return ""
@@ -40,7 +40,7 @@ def command(record: TraceRecord) -> str:
 
 
 def left_out(tiles: Sequence[int]) -> str:
-    """Name tiles, whose numbers follow each other, as the subject of a sentence with its verb."""
+    """Return "tile 3 is" or "tiles 3 to 7 are", for consecutive tiles."""
     first, last = tiles[0], tiles[-1]
     return f"tile {first} is" if first == last else f"tiles {first} to {last} are"
 

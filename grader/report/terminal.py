@@ -1,6 +1,6 @@
-"""The report on a terminal: the table, one message a cause, what was measured, the next step.
+"""The report on a terminal: the table, a message per cause, measurements, the next step.
 
-The text is ASCII apart from what it quotes, and the words say everything: colour only repeats them.
+The text is ASCII except for quotations, and colour only repeats what the words say.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ VERDICT_WORDS = {
     Verdict.NOT_MEASURED: "not measured",
     Verdict.INTERNAL: "internal",
 }
-# From common to rare, for the last line.
+# The order of verdicts in the last line.
 COUNT_ORDER = tuple(verdict for verdict in reversed(SEVERITY) if verdict is not Verdict.PASS)
 STYLES = {
     Verdict.PASS: "green",
@@ -86,10 +86,10 @@ def render(
     maps: bool = False,
     page: Path | None = None,
 ) -> str:
-    """Return the report as text no wider than `width` cells, which is at least 72.
+    """Return the report as text no wider than `width` cells, at least 72.
 
-    There are escape codes in it only with `color`, and with `maps` the tiles that a kernel visits.
-    The last line names `page`, the report for a browser, where there is one.
+    It has escape codes only with `color`, and the tiles that a kernel visits only with `maps`. The
+    last line names `page`, the report for a browser, if there is one.
     """
     width = max(width, MIN_WIDTH)
     blocks: list[list[RenderableType]] = [
@@ -136,7 +136,7 @@ def _table(record: GradeRecord, width: int) -> list[RenderableType]:
     widths = [max(len(cell) for cell in column) for column in zip(header, *cells, strict=True)]
     names = [f"{clean(p.id, ID_LIMIT)} {clean(p.title, TITLE_LIMIT)}" for p in record.problems]
     room = width - sum(widths)
-    # Where a title is too long, with narrower gaps; what is too long even then is wrapped.
+    # A long title narrows the gaps; one that is still too long is wrapped.
     gap = 2 if max(map(cell_len, names)) <= room - 2 * len(widths) else 1
     name_width = room - gap * len(widths)
     parts: list[RenderableType] = []
@@ -176,7 +176,7 @@ def _sum(label: str, part: Points, width: int) -> Text:
 
 
 def _legend(record: GradeRecord, width: int) -> list[str]:
-    """Explain "-" and "!", one line a reason, and say what a pass here could not see."""
+    """Return the legend of "-" and "!", a line per reason, and faults a pass cannot exclude."""
     reasons = score.gaps(record)
     unseen: dict[str, list[str]] = {}
     for problem in record.problems:
@@ -194,11 +194,11 @@ def _legend(record: GradeRecord, width: int) -> list[str]:
     return lines
 
 
-# What was measured.
+# Measurements.
 
 
 def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:
-    """Return one row a problem with what was measured of it, then why points were lost."""
+    """Return a row of measurements per problem, then why points were lost."""
     rows = [row for problem in record.problems if any((row := _figures(problem))[1:])]
     parts: list[RenderableType] = []
     if rows:
@@ -213,9 +213,9 @@ def _measurements(record: GradeRecord, width: int) -> list[RenderableType]:
 
 
 def _figures(problem: ProblemResult) -> tuple[str, ...]:
-    """Return id, work, speed-up, times, spread and memory as text; what is missing is blank.
+    """Return id, work, speed-up, times, spread and memory as text; missing ones are blank.
 
-    Work is what was done over what is needed, of the kind in which that is most.
+    Work is the largest ratio, over all kinds, of work done to work needed.
     """
     work, speed, memory = (
         score.figures_of(problem, kind) or kind()
@@ -236,7 +236,7 @@ def _figures(problem: ProblemResult) -> tuple[str, ...]:
 
 
 def _kernels(record: GradeRecord, width: int) -> list[RenderableType]:
-    """Return what was compiled, of one problem in full, of several what does not fit."""
+    """Return the kernels of a single problem, or the spills of several, and predictions."""
     asked = [
         part
         for problem in record.problems
@@ -289,7 +289,7 @@ def _closing(record: GradeRecord, width: int) -> list[str]:
 
 
 def _count(problems: Sequence[ProblemResult], width: int) -> str:
-    """Return the last line of the report, always one line: how many problems ended in which way."""
+    """Return the last line of the report: the number of problems by verdict, in one line."""
     counts = Counter(problem.verdict for problem in problems)
     shown = [Verdict.PASS, *(v for v in COUNT_ORDER if counts[v])]
     head, other = f"{plural(len(problems), 'problem')}: ", 0
@@ -305,7 +305,7 @@ _MOST_NAMES = 3
 
 
 def target_lines(record: GradeRecord, width: int) -> list[str]:
-    """Return where the targets are from that speed was scored with, and what the canary said."""
+    """Return the sources of the speed targets, and notes on the timing."""
     sources: dict[str, list[str]] = {}
     notes = []
     for problem in record.problems:

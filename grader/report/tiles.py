@@ -14,16 +14,16 @@ WORDS = {
 }
 
 
-_OF_KEYS = {TileMap.MISSED: "queries skipped"}  # in a row of dk or dv the sum is over queries
+_OF_KEYS = {TileMap.MISSED: "queries skipped"}  # a row of dk or dv is a sum over queries
 
 
 def words(tiles: TileMap) -> dict[str, str]:
-    """Return what the letters of a map mean."""
+    """Return the meaning of a map's letters."""
     return WORDS | (_OF_KEYS if tiles.product in ("dk", "dv") else {})
 
 
 def tile_lines(tiles: TileMap) -> list[str]:
-    """Return a map as lines: queries go down, keys across, each row with its first query."""
+    """Return a map as lines: queries down, keys across, each row with its first query."""
     letters = "".join(tiles.rows)
     legend = [f"{letter} {word}" for letter, word in words(tiles).items() if letter in letters]
     head = (
@@ -43,7 +43,7 @@ def is_as_due(tiles: TileMap) -> bool:
 
 
 def subject(tiles: TileMap) -> str:
-    """Say whose tiles they are: "head 2 for dk"."""
+    """Return whose tiles a map shows: "head 2 for dk"."""
     batch = f"batch {tiles.batch} " if tiles.batch else ""
     product = "" if tiles.product == "out" else f" for {tiles.product}"
     return f"{batch}head {tiles.head}{product}"

@@ -1,4 +1,4 @@
-"""`python -m grader calibrate`: measures the model answers several times, writes speed targets."""
+"""`python -m grader calibrate`: times the model answers several times, writes speed targets."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from grader.timing.calibration import (
     write,
 )
 
-LEAST_RUNS = 3  # fewer say nothing about a spread
+LEAST_RUNS = 3  # with fewer a spread has no meaning
 
 
 @dataclasses.dataclass(frozen=True)
 class TimedRun:
-    """One run: the speed of each problem by id, and how many seconds it took."""
+    """One timing of all problems: speed by problem id, and how many seconds the run took."""
 
     speed: dict[str, Evidence]
     seconds: float
 
     @property
     def words(self) -> str:
-        """The speed-ups, and the seconds."""
+        """The speed-ups and the duration, as one line."""
         speedups = {id: getattr(e.figures, "speedup", None) for id, e in self.speed.items()}
         words = [f"{id} {value:.3g}x" if value else f"{id} -" for id, value in speedups.items()]
         return f"{'  '.join(words)}  {self.seconds:.0f} s"
@@ -54,7 +54,7 @@ class TimedRun:
 
 @dataclasses.dataclass(frozen=True)
 class CalibrationResult:
-    """What several runs came to: targets by problem id, and why a problem has none."""
+    """The outcome of several runs: targets by problem id, or the reason why a problem has none."""
 
     runs: tuple[TimedRun, ...]
     problems: dict[str, CalibratedProblem]
@@ -68,10 +68,10 @@ class CalibrationResult:
 
 
 def read_answers(submission: Path, device: str) -> tuple[SourceFile, ...]:
-    """Return the files of all problems whose speed is measured on `device`.
+    """Return the answers to all problems whose speed is measured on `device`.
 
     Raises:
-        CalibrationError: one cannot be used, or there is nothing to measure.
+        CalibrationError: an answer cannot be used, or no problem is timed on `device`.
     """
     files = []
     for problem in (p for p in map(load_problem, problem_ids()) if p.benchmarks_on(device)):
@@ -88,9 +88,9 @@ def read_answers(submission: Path, device: str) -> tuple[SourceFile, ...]:
 def repeat(
     files: Sequence[SourceFile], environment: Environment, runs: int, console: Console
 ) -> CalibrationResult:
-    """Measure `files` so many times, each time in a process of its own; Ctrl-C keeps whole runs.
+    """Time `files` in `runs` runs, a process each; on Ctrl-C return the runs that are complete.
 
-    `console` shows a live line where it is a terminal, and elsewhere a line per run as well.
+    `console` gets a line per run, and on a terminal also a live status.
     """
     done: list[TimedRun] = []
     children = Children()
@@ -120,7 +120,7 @@ def repeat(
 def summed_up(
     ids: Sequence[str], device: str, runs: Sequence[TimedRun], wanted: int
 ) -> CalibrationResult:
-    """Return the targets that `runs` imply, and for each problem without any the reason."""
+    """Return the targets that `runs` imply, and the reason for each problem without any."""
     problems, missing = {}, {}
     for id in ids:
         found = [run.speed[id] for run in runs]
@@ -150,8 +150,8 @@ OPTIONS = {
 def run(options: argparse.Namespace) -> int:
     """Measure, write the calibration, show the table; return the exit code.
 
-    0 when every problem that is timed on the device has targets, 1 when some have none, 4 when none
-    have, 130 after Ctrl-C, when nothing is written.
+    0 when every problem timed on the device has targets, 1 when only some have, 4 when none has,
+    and 130 after Ctrl-C, which writes no file.
     """
     folder, runs = expect_folder(options.submission), options.runs
     environment = probe(options.device)
@@ -187,7 +187,7 @@ def render(
     width: int = 80,
     color: bool = False,
 ) -> str:
-    """Return a row per problem with targets, why others have none, and of which machine it is."""
+    """Return the targets of each problem, why others have none, and a line about the machine."""
     lines: list[str] = []
     for id, reason in outcome.missing.items() if outcome.runs else ():
         lines += wrap(clean(reason), width, f"{clean(id, ID_LIMIT)} not calibrated: ", "    ")

@@ -1,4 +1,4 @@
-"""One case in the terminal: what is known, the two questions, and the explanation."""
+"""One case in the terminal: the judge's report, the two questions, and the explanation."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LINE, LETTER = "the line of the bug: ", "your letter: "
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """A case, what the judge said of it, and where it is asked."""
+    """A case, the judge's result for it, and the terminal to ask in."""
 
     case: Case
     result: ProblemResult
     terminal: Terminal
 
     def show(self) -> None:
-        """Write what is known of the case, and how to find out more."""
+        """Write the story, the judge's report without the cause, and commands that show more."""
         case, terminal, problem = self.case, self.terminal, self.case.problem
         terminal.line(f"Case {case.id}: {problem.title}", "strong")
         terminal.line()
@@ -47,7 +47,7 @@ class Asked:
         terminal.line()
 
     def _seen(self) -> Iterator[str]:
-        """Return what the judge has seen: of one check its message, of the others their names."""
+        """Give the judge's report: the message of one check and the names of the others."""
         width, result = self.terminal.width, self.result
         if not self.case.fails:
             yield from styled([kernel_table(kernels_of(result))], width, color=False).splitlines()
@@ -71,7 +71,7 @@ class Asked:
         yield f"make grade {where} MAP=1 REPORT=no"
 
     def ask(self) -> AnswerState:
-        """Ask for line and cause, and explain; return what became of it.
+        """Ask for the bug's line and cause, then explain them; return how the user did.
 
         Raises:
             EOFError: there is no more input, or q was typed.
@@ -99,7 +99,7 @@ class Asked:
         return outcome
 
     def _finds_line(self) -> bool:
-        """Read lines until one is right; False where the answer was asked for."""
+        """Read line numbers until one is right; return False if the user asks for the answer."""
         source, terminal = self.case.text().splitlines(), self.terminal
         wrong, feeding = self.case.wrong_lines(), self.case.feeding_lines()
         while (typed := terminal.ask(LINE).lower()) != "?":

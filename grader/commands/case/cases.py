@@ -1,13 +1,13 @@
-"""The cases of a problem, from solutions/pNN/cases.toml: handed out with its answer, never before.
+"""The cases of a problem, from solutions/pNN/cases.toml, which is handed out with its answer.
 
 [p06-1]
-story = "..."                   what is asked, beside what the judge reports
-edits = [["old", "new"]]        what makes the case of the answer; each old text occurs once
-fails = ["window"]              the checks that fail, the one to show first; none: it is slow
+story = "..."                   the question, shown above the judge's report
+edits = [["old", "new"]]        turn the answer into the case; each old text occurs once
+fails = ["window"]              the checks that fail, first the one to show; none: it is slow
 cause = "WINDOW-ONE-LARGER"     in grader/spec/causes, without the problem's prefix
 others = ["WINDOW-SHIFTED"]     wrong causes to choose from
-figures = "..."                 what was measured of a slow one, whose causes are sentences
-explanation = "..."             why, after the answer
+figures = "..."                 measurements of a slow kernel; its causes are sentences, not ids
+explanation = "..."             shown after the answer
 source = "https://github.com/OWNER/REPO/issues/1"   where real code had this bug
 """
 
@@ -53,7 +53,7 @@ class Case(Table):
 
     @property
     def options(self) -> dict[str, str]:
-        """The causes to choose from, by letter, in an order that says nothing."""
+        """The causes to choose from, by letter, in an order that does not hint at the answer."""
         causes = sorted(
             [self.cause, *self.others],
             key=lambda cause: hashlib.sha256(f"{self.id} {cause}".encode()).digest(),
@@ -61,11 +61,11 @@ class Case(Table):
         return dict(zip(string.ascii_lowercase, causes, strict=False))
 
     def answer(self) -> str:
-        """Return the answer that the case is made of."""
+        """Return the text of the model answer, which the edits turn into the case."""
         return (ROOT / "solutions" / self.problem.id / self.problem.file).read_text("utf-8")
 
     def text(self) -> str:
-        """Return the file of the case.
+        """Return the text of the kernel with the bug.
 
         Raises:
             ManifestError: an edit does not fit the answer.
@@ -81,7 +81,7 @@ class Case(Table):
         return text
 
     def mend(self) -> list[str]:
-        """Return the difference to the answer, without the indentation that all its lines have."""
+        """Return the lines to remove (-) and to add (+) for the answer, dedented."""
         lines = [line for line in self._compared() if line[0] != " "]
         indent = min(len(line) - len(line[1:].lstrip()) for line in lines)
         return [line[0] + line[indent:] for line in lines]
@@ -92,7 +92,7 @@ class Case(Table):
         return {number for number, line in enumerate(lines, start=1) if line[0] == "-"}
 
     def feeding_lines(self) -> set[int]:
-        """Return the lines that make what a wrong line works with."""
+        """Return the lines that compute the operands of a wrong line."""
         tree, wrong = ast.parse(self.text()), self.wrong_lines()
         return set().union(*(lines_feeding(tree, Spot(n), lambda _: 1) for n in wrong)) - wrong
 
@@ -102,16 +102,16 @@ class Case(Table):
 
 
 def cause_text(name: str) -> Text | None:
-    """Return what the catalogue says of a cause; None for one of a slow kernel: a sentence."""
+    """Return the catalogue's text on a cause; None for a slow kernel's, which is a sentence."""
     entry = entries().get(name)
     return entry.text if entry else None
 
 
 def cases_of(problem_id: str) -> list[Case]:
-    """Return the cases of a problem, none where its answer is not handed out.
+    """Return the cases of a problem; none while its answer is not handed out.
 
     Raises:
-        ManifestError: they cannot be read.
+        ManifestError: the file cannot be read or used.
     """
     path = ROOT / "solutions" / problem_id / FILE
     try:

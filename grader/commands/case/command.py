@@ -1,4 +1,4 @@
-"""`python -m grader case`: a finished kernel with one bug, which the student is to find."""
+"""`python -m grader case`: shows a finished kernel with one bug and asks for it."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def chosen(only: str | None, id: str | None) -> list[Case]:
-    """Return the case that is asked for, or all those of these problems.
+    """Return the one case that `id` names, or all cases of the problems that `only` names.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no such case is here.
     """
     problems = problems_named(only)
     cases = [case for problem in problems for case in cases_of(problem)]
@@ -75,12 +75,13 @@ def chosen(only: str | None, id: str | None) -> list[Case]:
 
 
 def _one(cases: Sequence[Case], own: Path, progress: QuizProgress, terminal: Terminal) -> str:
-    """Ask the next case; return what is said at the end, before the command that goes on."""
+    """Ask the next case; return the last line for the user, less the command that continues."""
     terminal.notes(progress.notices)
     left = [c for c in cases if progress.outcomes.get(c.id) is not AnswerState.RIGHT]
     if not left and len(cases) > 1:
         return f"All {len(cases)} are solved. Again: RESTART=1 with"
-    # First those that nobody has answered, and of them those that show nothing new.
+    # Cases without an answer come first; of them those that do not give an answer away: of problems
+    # that the user has finished, and cases that are open already.
     left = [c for c in left if c.id not in progress.outcomes] or left or [*cases]
     known = {id for id in {case.problem.id for case in left} if _is_finished(id, own)}
     seen = [c for c in left if c.problem.id in known or is_sealed(FOLDER / c.id)]

@@ -1,4 +1,4 @@
-"""An opened case: its folder, cases/<id>, with the kernel and what the judge said of it."""
+"""An opened case: its folder, cases/<id>, with the kernel and the judge's result."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from grader.judge.sealed import SEAL, is_sealed
 from grader.spec.environment import EnvironmentFault
 from grader.spec.grade_record import ProblemResult
 
-FOLDER = Path("cases")  # where the user works: his to read, to run and to change
-SEED = "ca5e"  # of every case, so that all see the same numbers
+FOLDER = Path("cases")  # in the user's working folder, so that he may run and change the kernel
+SEED = "ca5e"  # the same for every user, so that all see the same numbers
 
 
 class Seal(State):
-    """The file that seals a folder: which case it holds, and what the judge said of it."""
+    """The file that seals a folder: which case it holds, and the judge's result."""
 
     case: str
     version: str
@@ -29,11 +29,11 @@ class Seal(State):
 
 
 def open_case(case: Case, test: Callable[[Path], ProblemResult]) -> ProblemResult:
-    """Write the kernel into its folder, once, and return what `test` says of that folder.
+    """Write the kernel into its folder if it is not there; return the result of `test`, run once.
 
     Raises:
-        UsageError: the folder has something else, or a case that an older version made.
-        EnvironmentFault: it cannot be written.
+        UsageError: the folder holds anything else, or a case that another version made.
+        EnvironmentFault: the folder cannot be written.
     """
     folder, text = FOLDER / case.id, case.text()
     path = folder / case.problem.id / case.problem.file
@@ -41,7 +41,7 @@ def open_case(case: Case, test: Callable[[Path], ProblemResult]) -> ProblemResul
     seal = _seal_of(folder, Seal(case=case.id, version=__version__, sha256=sha256))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / SEAL, seal.model_dump_json())  # before there is what it seals
+        write_whole(folder / SEAL, seal.model_dump_json())  # first: a kernel is never unsealed
         if not path.exists():
             write_whole(path, text)
         result = seal.result or test(folder)
@@ -54,7 +54,7 @@ def open_case(case: Case, test: Callable[[Path], ProblemResult]) -> ProblemResul
 
 
 def _seal_of(folder: Path, new: Seal) -> Seal:
-    """Return the seal of a folder that holds this case, the new one where there is no folder."""
+    """Return the seal of a folder that holds this case, or `new` where there is no folder."""
     what = "something that make case has not put there"
     if not folder.exists():
         return new

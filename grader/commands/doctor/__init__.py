@@ -1,1 +1,1 @@
-"""`doctor`: looks at this machine and says what to type where something is amiss."""
+"""`doctor`: checks this machine and says what to type where something is wrong."""

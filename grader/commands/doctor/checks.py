@@ -1,6 +1,6 @@
-"""What `doctor` checks: a table of subjects, each with what was found, how bad it is, what to type.
+"""The checks of `doctor`: each returns a level, a sentence on what it found, and what to type.
 
-The standard library alone, as in machine.py: it must run where nothing is installed.
+This module, like machine.py, imports the standard library alone: it runs before the set-up.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def disk(m: Machine) -> tuple[str, ...]:
 
 
 def clock(m: Machine) -> tuple[str, ...]:
-    """How far one fixed loop varies: what is timed here varies as much."""
+    """Check how much the time of a fixed loop varies: kernel times vary at least as much."""
     times = sorted(m.loop_ms(REPEATS))
     ratio = times[int(0.9 * (len(times) - 1))] / times[len(times) // 2]
     said = f"a fixed loop takes up to {ratio:.2f} times its usual time"
@@ -195,7 +195,7 @@ def system(m: Machine) -> tuple[str, ...]:
 
 
 def compiler(m: Machine) -> tuple[str, ...]:
-    """Triton compiles a launcher for each kernel; without a GPU it launches none."""
+    """Check the C compiler, with which Triton builds the launcher of each kernel on a GPU."""
     level = ERROR if "gpu" in m.found else WARNING
     chosen = m.environment.get("CC")
     if chosen and m.which(chosen) is None:
@@ -212,7 +212,7 @@ def compiler(m: Machine) -> tuple[str, ...]:
 
 
 def folders(m: Machine) -> tuple[str, ...]:
-    """The checkout, where Triton keeps what it compiles, and temporary files."""
+    """Check that the checkout, Triton's cache and the folder of temporary files are writable."""
     environment = m.environment
     home = environment.get("TRITON_HOME") or environment.get("HOME", "")
     cache = environment.get("TRITON_CACHE_DIR") or f"{home}/.triton"
@@ -227,7 +227,7 @@ def folders(m: Machine) -> tuple[str, ...]:
 
 
 def variables(m: Machine) -> tuple[str, ...]:
-    """What is set in the shell and changes what Python or Triton does."""
+    """Check for variables of the shell that change how Python or Triton runs."""
     environment, off = m.environment, ("", "0", "false", "off", "no")
     interpreted = environment.get("TRITON_INTERPRET", "").lower() not in off
     hidden = environment.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1") and m.has_gpu
@@ -264,7 +264,7 @@ def bubblewrap(m: Machine) -> tuple[str, ...]:
     return OK, found
 
 
-# By what the report calls them, in its order.
+# By the names in the report, in its order.
 CHECKS = {
     check.__name__.replace("_", "-"): check
     for check in (

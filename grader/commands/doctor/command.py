@@ -1,6 +1,6 @@
-"""`python -m grader doctor`: says what it finds on this machine as soon as it knows.
+"""`python -m grader doctor`: prints each finding about this machine as soon as it has it.
 
-The standard library alone: `grader/__main__.py` runs it where nothing is installed.
+It imports the standard library alone: `grader/__main__.py` runs it before the set-up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COLORS = {OK: "32", WARNING: "33", ERROR: "31"}
 
 
 class Line(NamedTuple):
-    """One subject: `level` is ok, warning or error; `remedy` the command or step that mends it."""
+    """The finding on one subject: `level` is ok, warning or error; `remedy` says what to do."""
 
     name: str
     level: str
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run where the packages of the command line need not be installed."""
+    """Run the command without `grader.commands.cli`, whose packages may not be installed."""
     parser = argparse.ArgumentParser(prog="grader doctor", description=HELP)
     try:
         return run(parser.parse_args(arguments))
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def examine(machine: Machine) -> Iterable[Line]:
-    """Return one line per subject; whatever goes wrong with one of them is its line."""
+    """Give one line per subject; a check that raises becomes a warning."""
     for name, check in CHECKS.items():
         try:
             yield Line(name, *check(machine))
@@ -63,7 +63,7 @@ def examine(machine: Machine) -> Iterable[Line]:
 
 
 def render_line(line: Line, *, width: int = 80, color: bool = False) -> str:
-    """Return one subject: level, name, what was found, and below it what to type."""
+    """Return the text for one subject: level, name and finding, and below them what to type."""
     level = f"{line.level:<7}"
     lead = f"{level}  {line.name:<10}  "
     text = _wrapped(line.found, lead, width)
@@ -75,7 +75,7 @@ def render_line(line: Line, *, width: int = 80, color: bool = False) -> str:
 
 
 def render_sum(lines: Sequence[Line]) -> str:
-    """Return the last line: how many there are of each level, and what follows."""
+    """Return the last line: the number of findings of each level, and what to do next."""
     counts = {level: sum(line.level == level for line in lines) for level in (OK, WARNING, ERROR)}
     words = [f"{n} {level}{'' if level == OK or n == 1 else 's'}" for level, n in counts.items()]
     after = "fix the errors from the top down" if counts[ERROR] else "make grade works here"

@@ -1,7 +1,7 @@
-"""What `doctor` may ask of a machine; a test hands in a made-up one.
+"""All that `doctor` asks of a machine, in one class that a test can replace.
 
-Nothing here needs more than the standard library, and an old Python can read it: this runs where
-the set-up has failed.
+This module imports the standard library alone and suits an old Python: it runs where the set-up
+has failed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 NEEDED = ("torch", "triton", "numpy", "pydantic", "pytest", "pytest-json-report", "rich")
 _IMPORT_S = 300
 _LOOP_TURNS = 100_000  # some milliseconds
-# One package after another, so that what follows a broken one is looked at as well.
+# Each import has its own try, so that a broken torch does not hide the state of Triton.
 _IMPORTS = """
 import json, os, sys
 found = {}
@@ -52,7 +52,7 @@ sys.stdout.write("\\n" + json.dumps(found))
 
 @dataclasses.dataclass
 class Machine:
-    """This machine. Every question that may fail has an answer for that: None, or a text."""
+    """This machine. A question that may fail returns None or a text then, and does not raise."""
 
     root: Path
     python: tuple[int, ...] = tuple(sys.version_info[:3])
@@ -69,15 +69,15 @@ class Machine:
             return None
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file, folder or device."""
+        """Whether a file, folder or device is there; a broken link counts."""
         return os.path.lexists(path)
 
     def is_older(self, path: str, other: str) -> bool:
-        """Whether a file was changed before another one was."""
+        """Whether one file was last changed before another."""
         return os.stat(path).st_mtime < os.stat(other).st_mtime
 
     def writable(self, path: str) -> bool:
-        """Whether files can be made in a folder, or in the one that it would be made in."""
+        """Whether files can be made in a folder, or if it is missing in the nearest above it."""
         folder = Path(path)
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
@@ -88,7 +88,7 @@ class Machine:
         return shutil.which(program, path=self.environment.get("PATH"))
 
     def free_bytes(self, path: str) -> int:
-        """Return how much room is left where a folder lies."""
+        """Return the free bytes of the disk that a folder is on."""
         return shutil.disk_usage(path).free
 
     def installed(self, package: str) -> str | None:
@@ -100,10 +100,10 @@ class Machine:
 
     @functools.cached_property
     def found(self) -> dict[str, Any]:
-        """What torch and Triton, imported in a process of their own, say of themselves.
+        """What a separate process finds out about torch and Triton by importing them.
 
-        `torch`, `triton` are versions, `torch_error`, `triton_error` say why there is none; `gpu`,
-        `capability`, `gpu_bytes` are there where torch can use a GPU.
+        `torch` and `triton` are versions; `torch_error` and `triton_error` say why one is missing;
+        `gpu`, `capability` and `gpu_bytes` are set where torch can use a GPU.
         """
         try:
             done = subprocess.run(
@@ -127,20 +127,20 @@ class Machine:
 
     @property
     def missing(self) -> list[str]:
-        """Packages that are needed and not installed."""
+        """The needed packages that are not installed."""
         return [name for name in NEEDED if self.installed(name) is None]
 
     @property
     def has_gpu(self) -> bool:
-        """Whether a driver has made the devices of an NVIDIA GPU."""
+        """Whether an NVIDIA driver has made its device files; WSL's is /dev/dxg."""
         return self.exists("/dev/nvidiactl") or self.exists("/dev/dxg")
 
     def python_headers(self) -> str:
-        """Return where Python.h must lie for a compiler to find it."""
+        """Return the path at which a compiler looks for Python.h."""
         return os.path.join(sysconfig.get_paths()["include"], "Python.h")
 
     def loop_ms(self, repeats: int) -> list[float]:
-        """Time a loop that takes some milliseconds, again and again."""
+        """Return the times, in ms, of `repeats` runs of a fixed loop."""
         times = []
         for _ in range(repeats):
             start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""docs/causes.md, one page of all causes: `python -m grader.commands.explain.page` writes it."""
+"""Writes docs/causes.md, the page of all causes: `python -m grader.commands.explain.page`."""
 
 from __future__ import annotations
 

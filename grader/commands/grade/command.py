@@ -1,4 +1,4 @@
-"""`python -m grader grade`: grades one submission and hands its record over."""
+"""`python -m grader grade`: grades one submission, writes the files and prints the report."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _checked(options: argparse.Namespace) -> tuple[Request, Mapping[str, Path]]:
 
 
 def _files(options: argparse.Namespace) -> dict[str, Path]:
-    """Return the files to write by format; refuse what cannot be, before anything was graded."""
+    """Return the files to write by format; refuse bad paths now, before the grading."""
     files = {name: path for name in exports.HELP if (path := getattr(options, name)) is not None}
     taken = {os.path.realpath(exports.PAGE): "report"} if options.report else {}
     for name, path in files.items():
@@ -133,8 +133,8 @@ def _files(options: argparse.Namespace) -> dict[str, Path]:
 
 
 def _keep(files: Mapping[str, Path], record: GradeRecord, sources: Mapping[str, bytes]) -> None:
-    """Write the files of an unfinished run, for the case that nobody comes to its end."""
-    with contextlib.suppress(Exception):  # what fails now fails at the end too, and is said then
+    """Write the files of an unfinished run, in case the process is killed before the end."""
+    with contextlib.suppress(Exception):  # the last write fails too, and reports it
         exports.write_all(files, record, os.environ, sources)
 
 
@@ -144,9 +144,9 @@ def _hand_over(
     record: GradeRecord,
     sources: Mapping[str, bytes],
 ) -> None:
-    """Write the files, then print the report: a standard output that is gone loses neither.
+    """Write the files, then print the report, and after it the annotations if they are wanted.
 
-    The annotations that are wanted come after the report.
+    The report is printed even where a file cannot be written.
     """
     written = None
 

@@ -1,4 +1,4 @@
-"""`python -m grader hint`: the next hint of the first step that is not solved."""
+"""`python -m grader hint`: gives the next hint of the first step that is not solved."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ def run(options: argparse.Namespace) -> int:
 def tested(submission: Path, problem_id: str, seed: str | None = None) -> ProblemResult:
     """Return the result of all tests of one problem; progress goes to standard error.
 
-    One wrong case does not always tell two mistakes apart: one row of p02 is a single number.
+    All tests run, because one wrong case does not always tell two mistakes apart: in p02 the result
+    of one row is a single number.
 
     Raises:
         EnvironmentFault: torch or Triton is missing.
-        KeyboardInterrupt: Ctrl-C ended it.
+        KeyboardInterrupt: the user pressed Ctrl-C.
     """
     how = {"seed": seed_of(seed), "jobs": 1, "quick": True}
     request = request_for(submission, (problem_id,), probe("cpu"), **how)

@@ -1,9 +1,8 @@
-"""The hints of a problem, and the next one: of the first step that is not solved.
+"""Reads the hints of a problem, and chooses the next: one of the first unsolved step.
 
-HINTS.md has per step a nudge, then the answer in words, in parts. A part is a paragraph, so that a
-student can take half an answer; one that ends in a colon goes with what follows. A step is not
-solved where it has no code, else where its test fails. What was shown is counted in a file of the
-user.
+HINTS.md has per step a nudge, then the answer in words. Each paragraph is one hint, so that a
+student can read half an answer; one that ends in a colon includes the next. A step is unsolved
+while it has no code, or its test fails. A file of the user counts the hints that were shown.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from grader.spec.problem import ManifestError, Problem, load_problem
 from grader.spec.problem_tables import WORK
 
 FILE = "HINTS.md"
-STATE = "hints.json"  # of the user
+STATE = "hints.json"  # in the user's state folder
 _STEP = re.compile(r"^## Step (\d+): .+$", re.MULTILINE)
 _FORMULA = re.compile(r"\$([^$\n]+)\$")
 _WORDS = {r"\infty": "infinity", r"\delta": "delta", r"\times": "x", r"\cdot": "*"}
@@ -82,10 +81,10 @@ def _hints(section: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Unsolved:
-    """Where a student is: a step of a problem, or, without one, the `obstacle` in the way of it.
+    """The place where a student is stuck: a step, or the `obstacle` that hides which step it is.
 
-    `seen` is what the first test that fails says, `cause` the id of a cause that was named. Where
-    that is of no step, `check` is the one that fails and that the step turns green.
+    `seen` is the message of the first failing test, `cause` the id of the cause it names. Where the
+    message names no step, `check` is a failing check by which the step was chosen.
     """
 
     problem: Problem
@@ -99,10 +98,10 @@ class Unsolved:
 def find(
     problem_ids: Sequence[str], submission: Path, test: Callable[[str], ProblemResult]
 ) -> Unsolved | None:
-    """Return the first step that is not solved, None where every test passes.
+    """Return the first unsolved step, None where every test passes.
 
-    Of several problems only the last one whose steps all have code is tested, which takes seconds:
-    problems are solved in their order.
+    A test takes seconds, and problems are solved in order: of those before the first with an empty
+    step, only the last is tested.
     """
     whole = None
     for problem in map(load_problem, problem_ids):
@@ -114,7 +113,7 @@ def find(
 
 
 def in_source(problem: Problem, source: Source) -> Unsolved | None:
-    """Return what a file shows to be open before any test; None where every step has code."""
+    """Return the unsolved step or obstacle that the file alone shows; None if all have code."""
     if source.other_release:
         obstacle = "the steps of this file are those of another release; see CHANGELOG.md"
         return Unsolved(problem, obstacle=obstacle)
@@ -150,7 +149,7 @@ def _in_tests(problem: Problem, test: Callable[[str], ProblemResult]) -> Unsolve
 
 
 def _in_work(problem: Problem, result: ProblemResult) -> Unsolved | None:
-    """Return the step that ends needless work, where every check passes and work costs points."""
+    """Return the step that saves needless work, where every check passes but work costs points."""
     work, behind = result.components.get(WORK), problem.first_step_behind([WORK])
     if work is None or behind is None or work.points.earned >= work.points.available:
         return None
@@ -160,13 +159,13 @@ def _in_work(problem: Problem, result: ProblemResult) -> Unsolved | None:
 
 
 class _Counts(user_state.State):
-    """The file: how many hints were shown, by problem and step."""
+    """The contents of the file: how many hints were shown, by problem and step."""
 
     shown: dict[str, dict[str, Annotated[int, Field(ge=0, strict=True)]]]
 
 
 class Shown(user_state.StateFile[_Counts]):
-    """How many hints of each step were shown, kept in the file `path` (None: in memory)."""
+    """Counts the hints shown for each step, in the file `path` (None: in memory alone)."""
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(path, "how many hints you took", _Counts(shown={}))
@@ -176,16 +175,16 @@ class Shown(user_state.StateFile[_Counts]):
         return self.state.shown.setdefault(problem_id, {})
 
     def forget(self, problem_id: str) -> None:
-        """Begin anew with a problem and write the file."""
+        """Reset the counts of a problem and write the file."""
         self.of(problem_id).clear()
         self.write()
 
 
 @dataclasses.dataclass(frozen=True)
 class Hint:
-    """What is shown: hint `number` of `count` of a step in Markdown, or none where `text` is None.
+    """Hint `number` of `count` of a step, in Markdown; `text` is None where no hint is left.
 
-    `taken` counts the hints of the problem so far, this one with them.
+    `taken` counts the hints of the problem that were shown, including this one.
     """
 
     where: Unsolved
@@ -203,9 +202,9 @@ def next_hint(
     *,
     restart: bool = False,
 ) -> Hint | None:
-    """Return the next hint and count it; None where nothing is left to solve.
+    """Return the next hint and count it; return None where every step is solved.
 
-    `test` grades one problem without its measurements; it is asked where every step has code.
+    `test` grades one problem without its measurements, and is called only if all steps have code.
 
     Raises:
         ManifestError: a problem has no hints.

@@ -22,7 +22,7 @@ OPTIONS = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show what is refused; return 1 where anything keeps a file from being graded, else 0."""
+    """Show what is refused; return 1 where a file cannot be graded, else 0."""
     folder = expect_folder(options.dir, "DIR")
     problems = [
         problem
@@ -40,7 +40,7 @@ _MOST = 20  # violations of one file
 
 
 def is_refused(source: Source) -> bool:
-    """Whether a file is not graded as it is; one that is still the stub is."""
+    """Whether a file cannot be graded as it is; an untouched stub can."""
     return source.verdict not in (None, Verdict.NOT_IMPLEMENTED)
 
 
@@ -51,7 +51,7 @@ def render(sources: Iterable[Source], *, width: int = 80, color: bool = False) -
 
 
 def lines_of(source: Source, width: int) -> Iterator[tuple[str, str]]:
-    """Give what is said of one file, line by line, each with its style."""
+    """Give the lines about one file, each with its style."""
     file = f"{source.problem_id}/{load_problem(source.problem_id).file}"
     if not is_refused(source):
         yield f"{file}: ok", "green"

@@ -21,7 +21,7 @@ from grader.source.intake import zips
 from grader.spec.problem import GIVEN, PROBLEMS, ROOT, problem_ids, problems_named
 
 TEMPLATES = Path(__file__).with_name("templates")
-# Gradescope's own: it stops an autograder after 10 minutes, or up to 40 where the course says so.
+# Gradescope stops an autograder after 10 minutes by default, and after 40 at the most.
 DEFAULT_MINUTES = 10
 MAX_MINUTES = 40
 _SCRIPTS = ("setup.sh", "run_autograder")
@@ -30,10 +30,10 @@ _SCRIPTS = ("setup.sh", "run_autograder")
 def autograder_zip(
     problem_ids: Sequence[str], all_ids: Sequence[str], *, official: bool, minutes: int
 ) -> bytes:
-    """Return the zip, which grades these problems, as bytes that depend on nothing else.
+    """Return the bytes of the autograder for these problems, the same for the same checkout.
 
-    `minutes` is when Gradescope stops a grading; `official` asks for a jail, and grades nothing
-    where none can be made.
+    Gradescope stops a grading after `minutes`; `official` requires a jail, without which nothing
+    is graded.
     """
     files = judge_files(all_ids)
     files["setup.sh"] = (TEMPLATES / "setup.sh").read_bytes()
@@ -53,12 +53,12 @@ _SINGLE = ("LICENSE", "pyproject.toml", "requirements.txt", "requirements.lock")
 
 
 def judge_files(problem_ids: Sequence[str]) -> dict[str, bytes]:
-    """Return the judge's files by their names below its root, for grading these problems.
+    """Return the files, by path below ROOT, with which the judge grades these problems.
 
-    No stubs, answers, tests of the judge, handouts and pages.
+    Stubs, answers, tests of the judge, handouts and pages are left out.
     """
     paths = [ROOT / name for name in _SINGLE]
-    for package in _PACKAGES:  # but for what Python and editors leave there
+    for package in _PACKAGES:  # without the files that Python and editors leave there
         for path in sorted(package.rglob("*")):
             parts = path.relative_to(package).parts
             hidden = any(part.startswith((".", "__pycache__")) for part in parts)
@@ -76,18 +76,18 @@ _JUDGE, _REF = "COURSE/ASSIGNMENT", "main"
 def workflow(judge: str, commit: str, called: str = "") -> str:
     """Return the workflow that grades with the judge of repository `judge` at `commit`.
 
-    `called` is the branch or tag that it was found by, for people who read the file.
+    `called` is the branch or tag that named the commit; a comment shows it to readers.
     """
     repository = f"repository: {_JUDGE}\n", f'repository: "{judge}"\n'
-    at = f'ref: "{commit}"{called and f" # {called}"}\n'  # a hash may look like a number
+    at = f'ref: "{commit}"{called and f" # {called}"}\n'  # quoted: a hash may look like a number
     return _filled("grade.yml", 2, repository, (f"ref: {_REF}\n", at))
 
 
 def revision(ref: str) -> str:
-    """Return the commit that this checkout knows by a name; that of a whole hash is the hash.
+    """Return the hash of the commit that `ref` names here; a whole hash is returned unchecked.
 
     Raises:
-        UsageError: it knows none.
+        UsageError: this checkout knows no such commit.
     """
     if re.fullmatch("[0-9a-f]{40}([0-9a-f]{24})?", ref):
         return ref
@@ -110,7 +110,7 @@ def revision(ref: str) -> str:
 
 
 def _filled(template: str, count: int, *replaced: tuple[str, str]) -> str:
-    """Return a template in which each text, there `count` times, is replaced."""
+    """Return a template with texts replaced, each of which must occur `count` times."""
     text = (TEMPLATES / template).read_text(encoding="utf-8")
     for old, new in replaced:
         assert text.count(old) == count, old
@@ -149,7 +149,7 @@ def _gradescope(options: argparse.Namespace) -> int:
 def _github(options: argparse.Namespace) -> int:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}", options.judge):
         raise UsageError(f"--judge: got {options.judge!r}, expected OWNER/REPO")
-    # What git allows in a name, and nothing that YAML or an expression of GitHub's would read.
+    # A subset of git's names without characters special to YAML or GitHub's expressions.
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,200}", options.ref):
         raise UsageError(f"--ref: got {options.ref!r}, expected a branch, a tag or a commit")
     commit = revision(options.ref)

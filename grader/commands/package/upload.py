@@ -1,8 +1,8 @@
-"""Lays out an upload as `grade` reads it.
+"""Unpacks a student's upload into a folder that `grade` reads.
 
 `python -m grader.commands.package.upload UPLOAD ANSWERS RESULTS`.
 
-Exit code 0 when there are answers, 1 when there are none: then RESULTS says why, for Gradescope.
+It exits with 0, or with 1 where the upload has no answers: then RESULTS tells Gradescope why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write down what is found, say what that is; return the exit code."""
+    """Write the answers found in the upload, print their names; return the exit code."""
     upload, answers, results = map(Path, sys.argv[1:] if arguments is None else arguments)
     try:
         contents = archives.read(_inner(upload))

@@ -1,4 +1,4 @@
-"""`python -m grader predict`: how long an answer would take on GPUs that need not be there."""
+"""`python -m grader predict`: predicts the times of an answer on GPUs that need not be here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME, _TIME = 28, 13
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-    """What came of one problem: its call, or why there is none."""
+    """The prediction for one problem: its call, or the reason why there is none."""
 
     problem: Problem
     call: PredictedCall | None
@@ -31,7 +31,7 @@ class Predicted:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show predictions; return 0 where there is one, else 1."""
+    """Show predictions; return 0 where there is at least one, else 1."""
     from grader.isolate.compiled import unavailable  # imports torch, which --help need not
     from grader.isolate.predicted import CHIPS
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def predicted(problem: Problem, source: Source) -> Predicted:
-    """Compile what the call of a problem's speed launches, for each chip, and predict it."""
+    """Compile the kernels of a problem's timed call for each chip, and predict their times."""
     from grader.isolate.compiled import call_of, compile_calls
     from grader.isolate.predicted import CHIPS, predicted_call, timed_case
 

@@ -1,4 +1,4 @@
-"""Reads what was typed, and compares it with the answer.
+"""Parses what the user typed, and compares it with the answer.
 
 Numbers are read as people write them: 5, 5.0, 5e0, 1/3, 2^20, 2.1 x 10^6, 49.8 %, 2,097,152 or
 2 097 152, with a unit after them or none. A unit is converted where that is possible.
@@ -26,7 +26,7 @@ _TIMES = ("times", "time", "x", "\u00d7", "fold", "-fold")
 
 
 class Unreadable(Exception):
-    """What was typed is no answer to the question; the message says got and expected."""
+    """The text cannot be parsed as an answer; the message says got and expected."""
 
 
 def letter(question: Choice, typed: str) -> str:
@@ -38,17 +38,17 @@ def letter(question: Choice, typed: str) -> str:
 
 
 def is_right(question: Number, typed: str) -> bool:
-    """Tell whether a number that was typed is within the tolerance, in any reading of its unit."""
+    """Whether the typed number is within the tolerance, in any reading of its unit."""
     distances = (abs(value - question.answer) for value in readings(typed, question.unit))
-    # The last digits are lost where a tolerance ends exactly at a number that people type.
+    # The factor absorbs rounding where a typed number lies exactly on the edge of the tolerance.
     return min(distances) <= question.tolerance * (1 + 1e-9)
 
 
 def readings(typed: str, unit: str) -> tuple[float, ...]:
-    """Return what `typed` may mean as a number of `unit`.
+    """Return the values in `unit` that `typed` may mean.
 
-    There is more than one reading where usage differs: MB may be 2^20 bytes, and a share may be
-    written as 0.5 where percent are expected.
+    There are several where usage differs: MB may be 2^20 bytes, and where percent are expected a
+    share may be written as 0.5.
     """
     text = _TIMES_TEN.sub(r"e\1", typed.translate(_ALIKE).strip().lower()).lstrip("~=\u2248 ")
     shape = _SHAPE.fullmatch(text) if len(text) <= LONGEST else None
@@ -77,7 +77,7 @@ def _number(text: str) -> float:
 
 
 def _factors(suffix: str, unit: str) -> tuple[float, ...] | None:
-    """By what a number with `suffix` may have to be multiplied to be one of `unit`."""
+    """Return the factors that may convert a number with `suffix` to `unit`; None if none does."""
     wanted = unit.lower()
     if suffix == wanted or (suffix and suffix == wanted.removesuffix("s")):
         return (1,)

@@ -1,4 +1,4 @@
-"""The loop: asks one question after the other, tells what is right, and keeps the outcome."""
+"""Asks one question after the other, shows whether the answer is right, and saves the outcome."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from grader.commands.asking import INDENT, Terminal
 from grader.commands.quiz.answers import Unreadable, is_right, letter
 from grader.commands.quiz.questions import Choice, Number, Open, Question
 
-STATE = "quiz.json"  # file of the user, with which the quiz can be resumed
+STATE = "quiz.json"  # in the user's state folder, to resume the quiz from
 
 
 class AnswerState(enum.StrEnum):
-    """What became of one question."""
+    """How the user did at one question."""
 
     RIGHT = "right"
     PARTLY = "partly right"
@@ -27,13 +27,13 @@ class AnswerState(enum.StrEnum):
 
 
 class _Outcomes(user_state.State):
-    """The file: what became of the questions, by their ids."""
+    """The contents of the file: how the user did, by question id."""
 
     outcomes: dict[str, AnswerState]
 
 
 class QuizProgress(user_state.StateFile[_Outcomes]):
-    """Outcomes by question id, kept in the file `path`; only in memory where there is none."""
+    """Saves outcomes by question id in the file `path` (None: in memory alone)."""
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(path, "what you answer", _Outcomes(outcomes={}))
@@ -67,7 +67,7 @@ VERDICTS = {
 
 @dataclasses.dataclass
 class Quiz:
-    """A round over `questions`: those not answered yet, or, if all are, those not right yet."""
+    """Asks those of `questions` without an answer or, if there are none, those not right yet."""
 
     questions: Sequence[Question]
     progress: QuizProgress
@@ -75,7 +75,7 @@ class Quiz:
     resume: str = "make quiz"  # the command that goes on
 
     def run(self) -> bool:
-        """Ask until nothing is left, q, or the end of input; return False on Ctrl-C."""
+        """Ask until no question is left, q, or the end of input; return False on Ctrl-C."""
         asked: Counter[AnswerState] = Counter()
         whole = True
         try:
@@ -130,7 +130,7 @@ class Quiz:
         return outcome
 
     def _outcome(self, question: Question) -> AnswerState:
-        """Read until there is an answer, and say what became of it."""
+        """Read until there is an answer, show whether it is right, and return the outcome."""
         unit = f" ({question.unit})" if isinstance(question, Number) and question.unit else ""
         while True:
             typed = self.terminal.ask(PROMPTS[question.kind].format(unit=unit))

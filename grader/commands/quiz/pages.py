@@ -1,9 +1,7 @@
-"""The pages of the quiz, made from its TOML files.
+"""Makes the pages of the quiz from its TOML files: `python -m grader.commands.quiz.pages`.
 
-`python -m grader.commands.quiz.pages` writes them.
-
-Questions and answers are pages of their own, so that an editor or a terminal, in which nothing
-folds, does not show an answer beside its question.
+Questions and answers have separate pages, so that an editor or a terminal, which cannot hide a
+section, does not show an answer beside its question.
 """
 
 from __future__ import annotations

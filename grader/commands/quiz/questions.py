@@ -1,11 +1,11 @@
-"""The questions: their records, and the reader of docs/quiz/level0.toml and hard.toml.
+"""Defines the records of questions, and reads them from docs/quiz/level0.toml and hard.toml.
 
 Each question has an `id`, a `title`, a `topic`, a `kind` (number, choice or open), the `question`
 and an `explanation`, its worked answer. `see` names the problem whose handout treats the subject.
-`python` recomputes figures: it sets `answer` for a number and asserts what else is said; `math` and
-`torch` are imported for it. A test runs it; nothing else does.
+`python` recomputes figures: it sets `answer` for a number and asserts the other claims; `math` and
+`torch` are imported for it. Only a test runs it.
 
-Texts are paragraphs that are wrapped anew; a paragraph indented by four blanks is kept as it is.
+Paragraphs are rewrapped, but for those indented by four blanks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Question(Table):
 
     @property
     def heading(self) -> str:
-        """Its heading on a page."""
+        """The heading of the question on a page."""
         return f"{self.id} {self.title}"
 
 

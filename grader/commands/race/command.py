@@ -1,4 +1,4 @@
-"""`python -m grader race`: your answer beside naive PyTorch, SDPA and the model answer's time."""
+"""`python -m grader race`: times an answer beside naive PyTorch, SDPA and the model answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOISY_PERCENT = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Race:
-    """What took part, what is known of the model answer, and the roofline of this GPU."""
+    """The times of a race, the recorded time of the model answer, and this GPU's roofline."""
 
     environment: Environment
     raced: Raced
@@ -38,7 +38,7 @@ class Race:
 
 
 def render(race: Race, *, width: int = 80, color: bool = False) -> str:
-    """Return milliseconds, speed-up over naive and share of the roofline of all that took part."""
+    """Return a row per contender: milliseconds, speed-up over naive, and share of the roofline."""
     raced, roof = race.raced, race.roof
     lanes = [lane for lane in (raced.naive, raced.library, raced.yours) if lane is not None]
     rows = [(lane.name, lane.ms) for lane in lanes if lane.ms]
@@ -64,7 +64,7 @@ def render(race: Race, *, width: int = 80, color: bool = False) -> str:
 
 
 def _bar(ms: float, fastest: float, slowest: float) -> int:
-    """Columns of a bar, longer for what is faster, in the logarithm."""
+    """Return the columns of a bar, longer for a faster contender, on a logarithmic scale."""
     if slowest <= fastest:
         return _BAR
     return 1 + round((_BAR - 1) * math.log(slowest / ms) / math.log(slowest / fastest))
@@ -110,14 +110,14 @@ RECORDS = ROOT / "docs" / "records"
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """Milliseconds per call, and the day on which they were measured."""
+    """The model answer's milliseconds per call, and the day of the measurement."""
 
     ms: float
     day: str
 
 
 def recorded(environment: Environment, problem_id: str, shape: str) -> Recorded | None:
-    """Return the time at this shape: of this machine's calibration, or of the newest record."""
+    """Return the time at this shape from the machine's calibration, else from the newest record."""
     try:
         calibration = find_calibration(None, environment)
     except CalibrationError:
@@ -144,7 +144,7 @@ OPTIONS = {"--only p04": "the problem", **SUBMISSION}
 
 
 def run(options: argparse.Namespace) -> int:
-    """Time all, show what it came to; return 0, or 1 where your answer could not be timed."""
+    """Time all contenders and show the times; return 0, or 1 if your answer was not timed."""
     if options.only is None:
         raise UsageError(
             f"--only: got nothing, expected one problem: make race P={examples('p04')}"

@@ -1,7 +1,7 @@
-"""Times an answer, naive PyTorch and PyTorch's own kernels in turns: a process of the judge's.
+"""Times an answer, naive PyTorch and PyTorch's own kernels in turns, in a process of the judge.
 
-It measures as grader/judge/measure.py does: in workers of their own, with inputs that are new in
-each call, by the judge's clock, and outputs are verified. Nothing is scored.
+It measures as grader/judge/measure.py does: each contender in a worker, with new inputs in each
+call, by the judge's clock, with verified outputs. Nothing is scored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDS = 3
 _HEAT_GOES = 3
 NO_ROOM = "naive PyTorch does not fit this GPU's free memory"
 _REFERENCE = ROOT / "reference"
-# Functions of reference/library.py, and their names.
+# By function of reference/library.py, the name to show.
 _ATTENTION = {
     "flash": "SDPA, FlashAttention-2",
     "cudnn": "SDPA, cuDNN",
@@ -41,7 +41,7 @@ _ROWS = {"mv": "torch.mv"}
 
 
 def race(request: MeasureRequest, emit: Emit) -> None:
-    """Time the only file of `request`, and emit what it came to."""
+    """Time the only file of `request`, and emit the result."""
     with device_lock.held(request.device_uuid or request.device, alone=True):
         try:
             raced = _raced(request, emit)
@@ -56,7 +56,7 @@ _NO_SHARED = "no GPU memory shared between processes ({})"  # WSL has none, for 
 
 
 class _Lost(Exception):
-    """A race that cannot be; says why, and whether the judge is to blame."""
+    """The race cannot be run; says why, and whether the judge is to blame."""
 
     def __init__(self, why: str, *, internal: bool = False) -> None:
         super().__init__(why)
@@ -68,7 +68,7 @@ def _raced(request: MeasureRequest, emit: Emit) -> Raced:
     for case in speed.fitting_shapes(problem, request.device):
         try:
             return _Race(bench, problem, case, request, emit).run()
-        except CallFailed as error:  # of naive; that of others is in their lanes
+        except CallFailed as error:  # of naive; failures of the others go into their lanes
             if isinstance(error.result, Ended) or error.result.status != Status.OUT_OF_MEMORY:
                 why = f"naive PyTorch failed: {reason_of(error.result)}"
                 raise _Lost(why, internal=True) from None
@@ -77,7 +77,7 @@ def _raced(request: MeasureRequest, emit: Emit) -> Raced:
 
 @dataclasses.dataclass
 class _Runner:
-    """One that is timed: as what, by whom, its blocks so far, and why it is out of the race."""
+    """A contender: its name, worker and shape, its timed blocks, and why it is out of the race."""
 
     name: str
     timed: Timed | None
@@ -89,7 +89,7 @@ class _Runner:
 
 @dataclasses.dataclass
 class _Race:
-    """All that are timed at one shape."""
+    """The race of all contenders at one shape."""
 
     bench: Bench
     problem: Problem
@@ -101,11 +101,11 @@ class _Race:
         self._overheads: dict[tuple[tuple[str, ...], int], float] = {}
 
     def run(self) -> Raced:
-        """Let all take turns.
+        """Time the contenders in turns.
 
         Raises:
-            CallFailed: naive PyTorch did not come to its end.
-            _Lost: naive PyTorch or the library has no worker that can take part.
+            CallFailed: naive PyTorch failed.
+            _Lost: the worker of naive PyTorch or of the library cannot be used.
         """
         problem, case, bench = self.problem, self.case, self.bench
         with (
@@ -139,7 +139,7 @@ class _Race:
         )
 
     def _heats(self, timed: Timed, left_out: list[str]) -> _Runner | None:
-        """Return the fastest kernel of the library; say of the others why they are not it."""
+        """Return the library's fastest kernel; add to `left_out` why the others are not."""
         times: dict[str, tuple[float, _Runner]] = {}
         for entry, runner in self._entrants(timed):
             self._phase(f"heat of {runner.name}")
@@ -167,7 +167,7 @@ class _Race:
         return fastest
 
     def _heat(self, runner: _Runner, layout: Layout) -> float:
-        """Return the seconds of one call, in goes that are long beside what is subtracted."""
+        """Return the seconds of one call, from runs long enough to make the overhead negligible."""
         go = (self.bench, runner.timed, runner.problem, runner.case, layout)
         one_s = Bench.go(*go)[0] - self._overhead(runner, 1)
         calls = speed.calls_of_go(self.bench, layout, one_s)
@@ -186,7 +186,7 @@ class _Race:
             yield entry, _Runner(name, dataclasses.replace(timed, entry=entry), problem, case)
 
     def _take_turn(self, runner: _Runner, number: int) -> None:
-        """Add a block; a submission or a library that fails does not run again."""
+        """Time a block; a submission or a library kernel that fails does not run again."""
         if runner.reason is not None or runner.timed is None:
             return
         untrusted = runner.timed.budget is not None
@@ -226,7 +226,7 @@ class _Race:
         return Lane(name=runner.name, ms=statistics.median(medians), spread_percent=spread)
 
     def _overhead(self, runner: _Runner, sets: int) -> float:
-        """Seconds of a go that computes nothing; outputs that are fewer take less to copy."""
+        """Return the seconds of a run that computes nothing; they depend on the outputs to copy."""
         key = (runner.problem.returns, sets)
         if key not in self._overheads:
             given = (self.bench, self._naive.timed, runner.problem, runner.case, sets)
@@ -237,7 +237,7 @@ class _Race:
         return performance.margin(runner.problem, runner.case, self.bench.device, results)
 
     def _release(self, runner: _Runner) -> None:
-        """Let a trusted worker give back what it keeps: naive's scores fill a GPU."""
+        """Have a trusted worker free its cached memory: naive's scores can fill a GPU."""
         if self.bench.device == "cuda" and runner.timed is not None:
             memory.release(runner.timed, forget=True)
 

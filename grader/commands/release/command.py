@@ -1,4 +1,4 @@
-"""`python -m grader release DIR`: makes the students' repository, or brings it up to date."""
+"""`python -m grader release DIR`: makes or updates the students' repository."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _changes(released: Released, width: int) -> Iterator[str]:
         yield from _row("unchanged", ["nothing has changed for students"], width)
 
 
-# Which part of a course a file is, by the first pattern that fits its path.
+# By pattern, the group of a file in the report; the first that matches its path counts.
 _GROUPS = {
     r"solutions/": "answers",
     r"problems/given/": "given",
@@ -97,7 +97,7 @@ def _group(path: str) -> str:
 
 
 def _row(label: str, items: Iterable[str], width: int) -> list[str]:
-    """Return a label and the first of these items, wrapped; nothing where there is none."""
+    """Return a label and the first items, wrapped; no line where there are no items."""
     items = [clean(item, 400) for item in items]
     shown_items = items if len(items) <= _MOST else [*items[:_MOST], f"{len(items) - _MOST} more"]
     first = f"  {label}"
@@ -116,7 +116,7 @@ OPTIONS = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the release into DIR, show what has changed for students; return 0."""
+    """Write the release into DIR, show the changes for students; return 0."""
     folder, wanted = options.dir, options.problems
     problems = None if wanted is None else problems_named(wanted, "--problems")
     _expect_checkout()
@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _expect_checkout() -> None:
-    """Refuse to release from a release: it has no answers to compare with and to hand out."""
+    """Refuse to release from a release: it lacks the answers to compare with and to hand out."""
     if (ROOT / ledger.NAME).exists() or not (ROOT / "solutions").is_dir():
         raise UsageError(
             f"release: got {ROOT}, which is a release itself; run it in the course's checkout"
@@ -161,7 +161,7 @@ def _expect_checkout() -> None:
 
 
 def _expect_place(folder: Path) -> Ledger | None:
-    """Return the ledger of the release in a folder, None for a folder that is empty or missing."""
+    """Return the ledger of the release in a folder; None if the folder is empty or missing."""
     real = Path(os.path.realpath(folder))
     if real == ROOT or ROOT in real.parents:
         raise UsageError(f"DIR: got {folder}, inside this checkout; expected a folder outside")

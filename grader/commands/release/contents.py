@@ -1,9 +1,9 @@
-"""What a release holds: chosen from the checkout by a list of what students need, and no more.
+"""Chooses the files of a release from the checkout, by a list of what students need.
 
-A file that is not listed is left out, so that nothing new in the checkout is handed out by mistake.
-Left out on purpose: solutions/ and the links to it; tests/, whose mutants and unusual answers are
-answers; benchmarks/; docs/trust.md, docs/ci.md and docs/records, for instructors. docs/causes.md
-has the causes of the problems of the release.
+A file that is not listed is left out, so that no new file is handed out by mistake. Left out on
+purpose: solutions/ and the links to it; tests/, whose mutants and unusual answers are answers;
+benchmarks/; docs/trust.md, docs/ci.md and docs/records, for instructors. docs/causes.md is made
+anew, with the causes of the released problems.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WHOLE = re.compile(
 _OF_PROBLEM = ("README.md", "HINTS.md", "ANSWERS.md", "problem.toml", "Makefile")
 _CAUSES = "docs/causes.md"
 _NOTEBOOK = "notebooks/flash-attention.ipynb"
-_STUDENT = "grader/commands/release/student/"  # written for the release, each with its place there
+_STUDENT = "grader/commands/release/student/"  # files of the release alone; _PLACES says where
 _PLACES = {
     "grade.yml": ".github/workflows/grade.yml",
     "selfcheck.py": "tests/test_release.py",
@@ -54,12 +54,12 @@ _GIVEN = re.compile(r"from given\.(\w+) import|import given\.(\w+)|from given im
 def build(
     checkout: Path, problems: Sequence[str], answers: Sequence[str] = (), known: Sequence[str] = ()
 ) -> dict[str, bytes]:
-    """Return the files of a release, by path, with its problems and the answers that are out.
+    """Return the contents, by path, of a release with these problems and answers.
 
     `known` are all problems of the checkout, in order.
 
     Raises:
-        ManifestError: a stub of the checkout is solved, or a page's marks do not fit together.
+        ManifestError: a stub of the checkout is solved, or a page's marks do not match.
     """
     tracked = list_files(checkout)
     manifests = {id: read_problem(checkout / "problems" / id / "problem.toml") for id in problems}
@@ -85,7 +85,7 @@ def build(
 
 
 def list_files(checkout: Path) -> list[str]:
-    """Return the tracked files of a checkout; without git, those that are there."""
+    """Return the tracked files of a checkout, or without git all of its files."""
     if (checkout / ".git").exists():
         command = ["git", "-C", str(checkout), "ls-files", "-z"]
         try:
@@ -115,9 +115,9 @@ def _read(checkout: Path, path: str) -> bytes:
 
 
 def _given(checkout: Path, problems: Iterable[Problem]) -> set[str]:
-    """Return the modules of `given` that these problems open, and what those import.
+    """Return the modules of `given` that these problems may import, and those they import.
 
-    The modules of later problems hold what earlier ones ask for.
+    Modules of later problems are left out: they hold answers to earlier ones.
     """
     wanted = [name for problem in problems for name in problem.given]
     found = {"__init__"}
@@ -132,9 +132,9 @@ def _given(checkout: Path, problems: Iterable[Problem]) -> set[str]:
 
 
 def opened_early(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the modules of `given` that hold what a problem asks for, and which problem that is.
+    """Return the modules of `given` that hold an answer, each with the problem it answers.
 
-    They say so in their first lines: "... of p03 ... Opens with p04."
+    Their docstrings say so: "... of p03 ... Opens with p04."
     """
     found = {}
     for path, data in sorted(files.items()):
@@ -157,7 +157,7 @@ def _expect_stub(problem: Problem, data: bytes) -> None:
 def _answers(
     checkout: Path, manifests: dict[str, Problem], answers: Sequence[str]
 ) -> dict[str, bytes]:
-    """Return the model answers of these problems, and the pages that discuss them."""
+    """Return the model answers and cases of these problems, and a page that lists them."""
     files: dict[str, bytes] = {}
     text = "The answers of the problems that are over, and what is said of them."
     lines = ["# Answers", "", text]
@@ -185,7 +185,7 @@ def _make_pages(
     answers: Sequence[str],
     known: Sequence[str],
 ) -> None:
-    """Turn the Markdown among these files into pages for students, and add their pictures."""
+    """Adapt the Markdown among `files` to students, and add the pictures it shows."""
     texts = {path: data.decode("utf-8") for path, data in files.items() if path.endswith(".md")}
     texts = {path: pages.for_students(text, path, problems) for path, text in texts.items()}
     for path, text in texts.items():
@@ -213,7 +213,7 @@ def _make_pages(
     index = texts[_CAUSES]
     for path, text in texts.items():
         text = pages.with_links(text, path, files)
-        if path != "CHANGELOG.md":  # what was, not what to type
+        if path != "CHANGELOG.md":  # history, whose commands stay
             text = pages.with_cause(pages.with_commands(text, problems), problems, index)
         files[path] = text.encode("utf-8")
     makefile = pages.with_examples(files["Makefile"].decode("utf-8"), problems)
@@ -223,10 +223,10 @@ def _make_pages(
 def _expect_no_answers(
     checkout: Path, files: dict[str, bytes], manifests: dict[str, Problem]
 ) -> None:
-    """Refuse to hand out the code of an answer, under whatever name.
+    """Refuse to hand out the code of an answer, whatever the file's name.
 
-    Modules of `given` that open with a later problem hold what an earlier one taught: that is what
-    they are for, and why problems are handed out in stages.
+    Exempt are modules of `given` that open with a later problem: they hold answers to earlier
+    ones by design, which is why problems are handed out in stages.
     """
     texts = {path: _stripped(data) for path, data in files.items() if path.endswith(".py")}
     for id in manifests:
@@ -240,7 +240,7 @@ def _expect_no_answers(
 
 
 def _steps_of(answer: str) -> Iterator[str]:
-    """Give the code of each step that is long enough to be known from other code."""
+    """Give the code of each step that is long enough to be recognised."""
     lines = answer.split("\n")
     for first, last in step_regions(answer).values():
         body = _stripped("\n".join(lines[first : last - 1]).encode())

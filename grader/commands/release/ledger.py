@@ -1,10 +1,9 @@
-"""What a release has written where, and how its folder is brought up to date.
+"""The ledger of a release, and the plan by which its folder is updated.
 
-`.release.json`, the ledger, has the hashes of what was written, and when a problem's answers may go
-out. A file is written in one step, the ledger last. One that a release has written and nobody has
-changed is replaced. One that was changed since is kept and named. A student's own file, the stub,
-is never written over once it was begun: where the stub itself has changed, the new one is written
-beside it as `<file>.new`.
+The ledger, `.release.json`, has the hashes of the files written, and when a problem's answers may
+go out. Each file is written in one step, the ledger last. An update replaces a file that nobody has
+changed; it leaves and names a file that was changed. It never overwrites a stub that a student has
+begun: if the stub itself has changed, the new one is written beside it as `<file>.new`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _Id = Annotated[str, Field(pattern=r"^p\d\d$")]
 
 
 def _inside(path: str) -> str:
-    """Refuse a path that leads out of the folder: whoever has the folder can edit this file."""
+    """Refuse a path that leads out of the folder: anyone with the folder can edit the ledger."""
     if path.startswith("/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise ValueError("expected a path inside of the release")
     return path
@@ -42,11 +41,11 @@ _Files = dict[Annotated[str, AfterValidator(_inside)], str]
 
 
 class Ledger(Record):
-    """The file's contents: version and day of the last release, its problems, its files' hashes.
+    """The contents of the ledger: version and day of the last release, its problems and files.
 
-    `files` are those that releases wrote, with the hash of what was written last; `pending` those
-    of a release that has begun and not ended. `answers_after` says when a problem is over,
-    `answers` of which problems the answers are out.
+    `files` has the hash last written of each file, `pending` those of a release that has begun and
+    not ended. `answers_after` says when a problem is over, `answers` which problems' answers are
+    out.
     """
 
     format: Literal["flash-attention-problems/release-1"] = "flash-attention-problems/release-1"
@@ -59,15 +58,15 @@ class Ledger(Record):
     pending: _Files = Field(default_factory=dict)
 
     def is_own(self, path: str, sha256: str) -> bool:
-        """Whether a release wrote just these bytes there."""
+        """Whether a release wrote the bytes of this hash to this path."""
         return sha256 in (self.files.get(path), self.pending.get(path))
 
 
 def read(folder: Path, version: str) -> Ledger | None:
-    """Return the ledger of a release, None where there is none.
+    """Return the ledger in a folder, None where there is none.
 
     Raises:
-        UsageError: it cannot be read, or is of a newer version than `version`.
+        UsageError: the ledger cannot be read, or its version is newer than `version`.
     """
     try:
         ledger = Ledger.model_validate_json((folder / NAME).read_bytes())
@@ -99,7 +98,7 @@ def write(folder: Path, ledger: Ledger) -> None:
 
 
 def digest(data: bytes) -> str:
-    """Return the hash by which files are compared."""
+    """Return the hash with which files are compared."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -110,7 +109,7 @@ def read_date(text: str) -> datetime.datetime:
     """Read an ISO date; without a time it is the end of that day, without a zone local time.
 
     Raises:
-        UsageError: it is none.
+        UsageError: `text` is no date.
     """
     try:
         moment = datetime.datetime.fromisoformat(text.strip())
@@ -127,10 +126,10 @@ def read_date(text: str) -> datetime.datetime:
 def with_date(
     before: Ledger, problems: tuple[str, ...], moment: datetime.datetime, now: datetime.datetime
 ) -> dict[str, datetime.datetime]:
-    """Return when each problem is over, `problems` at `moment`.
+    """Return the moments at which problems are over, with `moment` for `problems`.
 
     Raises:
-        UsageError: that is past, for a problem that nobody was given before.
+        UsageError: `moment` is past, and one of the problems is new.
     """
     new = [id for id in problems if id not in before.problems]
     if new and moment <= now:
@@ -147,7 +146,7 @@ def over(
     dates: dict[str, datetime.datetime],
     now: datetime.datetime,
 ) -> tuple[str, ...]:
-    """Return the problems whose answers may be handed out now, and those that already were."""
+    """Return the problems whose answers may go out now, or are out already."""
     return tuple(
         id for id in problems if id in before.answers or (id in dates and dates[id] <= now)
     )
@@ -162,7 +161,7 @@ BESIDE = ".new"
 
 
 class Action(enum.Enum):
-    """What becomes of a file of a release's folder that does not stay as it should be."""
+    """What an update does with a file that differs from the release."""
 
     ADDED = "added"
     UPDATED = "updated"
@@ -172,9 +171,9 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class Plan:
-    """By path what is done, what is written, and the hash that the ledger remembers.
+    """By path the action, the bytes to write, and the hash for the ledger.
 
-    `outdated` are kept, although the release has another version of them now.
+    `outdated` files stay because they were changed here, although the release has new versions.
     """
 
     actions: dict[str, Action] = field(default_factory=dict)
@@ -189,10 +188,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Released:
-    """What a run came to: where, the ledger before and after, and what was done to each file.
+    """The outcome of a run: the folder, the ledger before and after, and the plan carried out.
 
-    `opened` are modules of `given` that hold what a problem asks for that students have had no time
-    for: it is handed out in this run, or later.
+    `opened` are modules of `given` with the answer to a problem that students have not had before:
+    it is handed out in this run, or later.
     """
 
     folder: str
@@ -204,10 +203,10 @@ class Released:
 
 
 def plan(folder: Path, files: Mapping[str, bytes], stubs: Collection[str], before: Ledger) -> Plan:
-    """Compare what is there with what a release should hold; nothing is written.
+    """Compare a folder with the files it should hold; nothing is written.
 
     Raises:
-        UsageError: a folder inside of it is a link, or something is in the way.
+        UsageError: a folder in it is a link, or a path is blocked by another kind of file.
     """
     made, wanted = Plan(), dict(files)
     for path in stubs:
@@ -242,10 +241,10 @@ def plan(folder: Path, files: Mapping[str, bytes], stubs: Collection[str], befor
 
 
 def carry_out(folder: Path, made: Plan, before: Ledger, after: Ledger) -> Ledger:
-    """Write what is planned, then the ledger; return it.
+    """Carry out the plan, then write the ledger and return it.
 
-    What was written is kept where this is cut short: the ledger says first what is going to be
-    written, so that the next run knows these files for its own.
+    The ledger lists the files as pending first, so that the next run recognises those that an
+    interrupted run has written.
 
     Raises:
         OSError: a file cannot be written; `filename` names it.
@@ -267,7 +266,7 @@ def carry_out(folder: Path, made: Plan, before: Ledger, after: Ledger) -> Ledger
 
 
 def _on_disk(folder: Path, path: str) -> bytes | None:
-    """Return a file's bytes, None where there is none; for a link, bytes that are nobody's."""
+    """Return a file's bytes, None if it is missing; for a link, bytes that match no release's."""
     place = folder
     *above, name = path.split("/")
     for part in above:

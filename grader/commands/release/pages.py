@@ -1,9 +1,9 @@
-"""The pages and the Makefile as students get them: what is for the course alone is left out.
+"""Adapts pages and the Makefile to students: parts for the course alone are left out.
 
-In Markdown `<!-- course -->` to `<!-- end of course -->` is left out, and what stands in
-`<!-- students:` to `-->` is brought in; `<!-- with p05 -->` to `<!-- end of p05 -->` stays where
+In Markdown `<!-- course -->` to `<!-- end of course -->` is left out, and the text between
+`<!-- students:` and `-->` becomes visible; `<!-- with p05 -->` to `<!-- end of p05 -->` stays where
 p05 is handed out. In the Makefile lines between `# course` and `# end of course` are left out, and
-lines that begin with `#students: ` lose that beginning. Links to what a release does not hold
+lines that begin with `#students: ` lose that beginning. Links to files that are not in the release
 become plain text.
 """
 
@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from grader.spec.problem import ManifestError, Problem
 from grader.spec.trace_record import TRACED
 
-# Of the blank lines around a part one goes with it.
+# One of the blank lines around a part is removed with it.
 _COURSE = re.compile(
     r"(?<=\n\n)<!-- course -->\n.*?^<!-- end of course -->\n\n?"
     r"|^<!-- course -->\n.*?^<!-- end of course -->\n",
@@ -26,13 +26,13 @@ _COURSE = re.compile(
 _INLINE = re.compile(r"<!-- course -->.*?<!-- end of course -->", re.DOTALL)
 _STUDENTS = re.compile(r"^<!-- students:\n(.*?)^-->\n", re.MULTILINE | re.DOTALL)
 _MADE_BY_TESTS = re.compile(r"^<!-- made by `python -m tests\..*-->\n+", re.MULTILINE)
-# What needs a problem: it goes where the release does not have that one.
+# A part that needs a problem: it is removed from a release without that problem.
 _WITH = re.compile(
     r"^<!-- with (p\d\d) -->\n(.*?)^<!-- end of \1 -->\n\n?", re.MULTILINE | re.DOTALL
 )
 _LEFT_OVER = re.compile(r"<!-- (?:end of )?(?:course|p\d\d) -->|<!-- (?:students:|with p)")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
-# Code comes first, in blocks and between backquotes: `kernel[grid](...)` is no link.
+# Code is matched before links, in blocks and between backquotes: `kernel[grid](...)` is no link.
 _CODE_OR_LINK = re.compile(
     r"(?P<code>^```.*?^```$|(?<!`)`(?:[^`\n]|\n(?!\n))+`)|" + _LINK.pattern,
     re.MULTILINE | re.DOTALL,
@@ -56,7 +56,7 @@ _PROBLEM = re.compile(r"problems/(p\d\d)/")
 
 
 def for_students(text: str, path: str, problems: Sequence[str] = ()) -> str:
-    """Return a page without what is for the course alone, or needs another than these problems.
+    """Return a page without the parts for the course alone or for other problems than these.
 
     Raises:
         ManifestError: a mark has no counterpart.
@@ -88,7 +88,7 @@ def pictures(text: str, path: str) -> set[str]:
 
 
 def with_links(text: str, path: str, present: Collection[str]) -> str:
-    """Return a page whose links lead to files of the release; others become plain text."""
+    """Return a page in which links to files outside the release are plain text."""
     folders = {str(parent) for name in present for parent in PurePosixPath(name).parents[:-1]}
 
     def linked(found: re.Match[str]) -> str:
@@ -108,9 +108,9 @@ def with_links(text: str, path: str, present: Collection[str]) -> str:
 
 
 def with_commands(text: str, problems: Sequence[str]) -> str:
-    """Return a page whose commands name problems that are there: an early one for a later one.
+    """Return a page whose commands name released problems: an early one in place of a later one.
 
-    `make trace` names a problem that it can show; where there is none yet, its row in a table goes.
+    `make trace` names a problem that it can trace; without one its row in a table is removed.
     """
     traced = [name for name in problems if name in TRACED]
     text = text if traced else _TRACE_ROW.sub("", text)
@@ -123,7 +123,7 @@ def with_commands(text: str, problems: Sequence[str]) -> str:
 
 
 def with_cause(text: str, problems: Sequence[str], index: str) -> str:
-    """Return a page or a Makefile whose `ID=` is a cause of a problem that is there.
+    """Return a page or a Makefile in which each `ID=` is a cause of a released problem.
 
     `index` is the page that lists the causes, by problem.
     """
@@ -136,7 +136,7 @@ def with_cause(text: str, problems: Sequence[str], index: str) -> str:
 
 
 def with_examples(makefile: str, problems: Sequence[str]) -> str:
-    """Return a Makefile whose help names problems that are there, and a case that they have."""
+    """Return a Makefile whose help names released problems, and a case that they have."""
     traced = [name for name in problems if name in TRACED]
 
     def of_trace(line: re.Match[str]) -> str:
@@ -149,7 +149,7 @@ def with_examples(makefile: str, problems: Sequence[str]) -> str:
 
 
 def _named(commands: str, problems: Sequence[str]) -> str:
-    """Return commands that name these problems, with a case of theirs where a problem changed."""
+    """Return commands that name these problems, and one of their cases where a problem changed."""
 
     def named(found: re.Match[str]) -> str:
         there = [name for name in found[2].split(",") if name in problems] or [_early(problems)]
@@ -160,14 +160,14 @@ def _named(commands: str, problems: Sequence[str]) -> str:
 
 
 def _early(problems: Sequence[str]) -> str:
-    """Return p02 from the first stage to the last."""
+    """Return the second of the problems, or the only one, as an example."""
     return problems[min(1, len(problems) - 1)]
 
 
 def with_table(
     text: str, problems: Sequence[str], later: Sequence[str], more: Sequence[str] = ()
 ) -> str:
-    """Return the README with the rows of these problems, and a line on the others below."""
+    """Return the README with the rows of these problems, and below them a line on later ones."""
     rows = list(_ROW.finditer(text))
     if not rows:
         return text

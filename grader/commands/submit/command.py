@@ -1,4 +1,4 @@
-"""`python -m grader submit`: looks the answers through, writes the archive, says what is in it."""
+"""`python -m grader submit`: examines the answers, writes the archive and reports its contents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from grader.spec.problem import Problem, load_problem, problem_ids
 
 
 class State(enum.Enum):
-    """What is there of one problem."""
+    """The state of one problem's file."""
 
     READY = "ready"
     NOT_STARTED = "not started"
@@ -39,7 +39,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class PackedAnswer:
-    """One problem's file and what would become of it; `source` is None where there is no file."""
+    """One problem's file and its state; `source` is None where there is no file."""
 
     problem: Problem
     state: State
@@ -53,7 +53,7 @@ class PackedAnswer:
 
 @dataclass(frozen=True)
 class Packed:
-    """What was looked through, and the archive that was written, if any; `done` says where to."""
+    """The answers examined, and the archive written, if any; `done` says where it was handed in."""
 
     answers: tuple[PackedAnswer, ...]
     archive: str | None = None
@@ -65,7 +65,7 @@ class Packed:
 
 
 def look_at(problem: Problem, submission: Path) -> PackedAnswer:
-    """Return what a submission holds for a problem; nothing is run."""
+    """Return a submission's file for a problem and its state, without running it."""
     if not os.path.lexists(submission / problem.id / problem.file):
         return PackedAnswer(problem, State.MISSING)
     source = read_source(problem, submission)
@@ -78,7 +78,7 @@ def look_at(problem: Problem, submission: Path) -> PackedAnswer:
 def pack(files: Mapping[str, bytes], date: datetime.date, request: bytes = b"") -> bytes:
     """Return an archive of these files and their receipt; the same files give the same bytes.
 
-    A `request` for another look goes with them, and is no part of the receipt.
+    A `request` for a regrade goes into the archive, but not into the receipt.
     """
     made = receipt.receipt_of(files, __version__, date).model_dump_json(indent=1) + "\n"
     asked = {requests.NAME: request} if request else {}
@@ -91,8 +91,8 @@ def write_archive(
     """Write the archive and read it back as the instructor's tools will; return its size in bytes.
 
     Raises:
-        OSError: it cannot be written.
-        ArchiveError: what can be read back is something else.
+        OSError: the archive cannot be written.
+        ArchiveError: the contents read back differ.
     """
     data = pack(files, date, request)
     write_whole_bytes(path, data)
@@ -103,7 +103,7 @@ def write_archive(
 
 
 def is_own(path: Path) -> bool:
-    """Whether there is an archive here that `submit` has written."""
+    """Whether a file is an archive that `submit` has written."""
     try:
         with open_regular(path) as file, zips.opened(file, path.name) as entries:
             data = [entry.read() for entry in entries if entry.name == receipt.NAME]
@@ -122,9 +122,9 @@ OPTIONS = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the archive unless nothing in it would be graded, show the report.
+    """Write the archive unless no answer in it would be graded, and show the report.
 
-    Returns: 0 when all that is there is accepted, 1 when something is refused or nothing is begun.
+    Returns: 0 if every file there is accepted, 1 if one is refused or none is begun.
     """
     folder, output = expect_folder(options.submission), options.output
     answers = tuple(look_at(problem, folder) for problem in map(load_problem, problem_ids()))
@@ -145,7 +145,7 @@ def run(options: argparse.Namespace) -> int:
     if options.to is not None:
         places.expect(options.to, options.name)
     states = {answer.state for answer in answers}
-    if State.READY in states or (request and State.REFUSED in states):  # it may ask about that
+    if State.READY in states or (request and State.REFUSED in states):  # it may be about that
         packed = _written(answers, output, request, options.to, options.name)
     stdout.show(render, packed)
     refused = any(answer.state is State.REFUSED for answer in answers)
@@ -154,7 +154,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _request(folder: Path) -> bytes:
-    """Return what the student asks to have looked at again, b"" where there is nothing."""
+    """Return the student's request for a regrade, b"" where there is none."""
     place, wrong = folder / requests.NAME, list[str]()
     if not os.path.lexists(place):
         return b""
@@ -172,7 +172,7 @@ def _request(folder: Path) -> bytes:
 def _written(
     answers: tuple[PackedAnswer, ...], output: Path, request: bytes, to: str | None, name: str
 ) -> Packed:
-    # Of all that could be read, refused ones too.
+    # All readable files, including refused ones.
     files = {a.name: a.source.data for a in answers if a.source is not None and a.source.data}
     today = datetime.datetime.now(datetime.UTC).date()
     try:
@@ -189,7 +189,7 @@ _STYLES = {State.READY: "green", State.REFUSED: "red"}
 
 
 def render(packed: Packed, *, width: int = 80, color: bool = False) -> str:
-    """Return the report on a submission that was, or was not, packed."""
+    """Return the report on a submission, whether it was packed or not."""
     rows = (row for answer in packed.answers for row in _problem(answer, width))
     return styled([*rows, "-" * width, *_summary(packed, width)], width, color=color)
 

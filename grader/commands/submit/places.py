@@ -23,10 +23,10 @@ _GIT_S = 300.0
 
 
 def expect(place: str, name: str | None) -> None:
-    """Refuse a place or a name that cannot be.
+    """Refuse a place or a name that cannot be used.
 
     Raises:
-        UsageError: there is no such place, or the name is missing or none.
+        UsageError: the place does not exist, or the name is missing or malformed.
     """
     if name is None:
         raise UsageError(
@@ -44,10 +44,10 @@ def expect(place: str, name: str | None) -> None:
 
 
 def hand_in(place: str, name: str, archive: bytes, files: Mapping[str, bytes]) -> list[str]:
-    """Hand in for `name` what is in an archive and, by their names, in `files`; say what was done.
+    """Hand in `archive` to a folder, or `files` to a repository; return lines that say so.
 
     Raises:
-        EnvironmentFault: it cannot be written, is another's, or cannot be reached.
+        EnvironmentFault: the place cannot be reached or written, or has another user's hand-in.
     """
     folder = Path(place).expanduser()
     if not folder.is_dir():
@@ -83,7 +83,7 @@ def _written(folder: Path, name: str, archive: bytes) -> list[str]:
 
 
 def _pushed(remote: str, name: str, files: Mapping[str, bytes]) -> list[str]:
-    """Push a commit with these files alone onto the branch; what was there stays in its history."""
+    """Push a commit with exactly these files on top of the branch, whose history stays."""
     branch = f"refs/heads/{name}"
     with tempfile.TemporaryDirectory() as folder:
         _git(folder, "init", "--quiet", "--bare")
@@ -112,7 +112,7 @@ def _pushed(remote: str, name: str, files: Mapping[str, bytes]) -> list[str]:
 def _git(
     folder: str, *words: str, data: bytes | None = None, name: str = "submit", what: str = "git"
 ) -> str:
-    """Run git in a repository of its own, where none of the student's counts."""
+    """Run git on the repository `folder`, without the student's GIT_ variables."""
     ours = ("GIT_SSH", "GIT_SSL", "GIT_ASKPASS", "GIT_TERMINAL")  # how to reach a server
     kept = {n: v for n, v in os.environ.items() if not n.startswith("GIT_") or n.startswith(ours)}
     who = dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), name)

@@ -24,7 +24,7 @@ _MOST_FACTS = 3
 
 
 def render(record: TraceRecord, *, width: int = 80, color: bool = False) -> str:
-    """Return the case, the program, the tiles around where it diverges, and what that means."""
+    """Return the case, the program, the tiles around its divergence, and the conclusion."""
     lines = _head(record, width)
     shown = _chosen(record)
     parts_at = record.parting.number if record.parting else None
@@ -65,7 +65,7 @@ def _head(record: TraceRecord, width: int) -> list[str]:
 
 
 def _chosen(record: TraceRecord) -> set[int]:
-    """Return the numbers of the tiles to show: the first, the last, and those around a parting."""
+    """Return the numbers of the tiles to show: first, last, and those around a divergence."""
     if not record.rounds:
         return set()
     wanted = {1, record.rounds[-1].number}
@@ -136,7 +136,7 @@ def _end(record: TraceRecord, width: int) -> list[str]:
 
 
 def _style_of(line: str) -> str:
-    """Return the style of a line: colour says no more than its words do."""
+    """Return the style of a line, by its words: colour never adds information."""
     if "<- diverges here" in line or line.startswith("  ! "):
         return "bold red"
     return "bold" if line.startswith("tile") else ""
@@ -162,7 +162,7 @@ def run(options: argparse.Namespace) -> int:
     seed, folder = seed_of(options.seed), expect_folder(options.submission)
     expect_place(options.json, "--json")
     probe("cpu")
-    from grader.commands.trace import traced_case  # with torch, which no other command imports
+    from grader.commands.trace import traced_case  # late, since it imports torch
 
     with Console(stderr=True).status("starting") as status:
         record = traced_case.run(problem, folder, wanted, seed, status.update)

@@ -1,4 +1,4 @@
-"""Follows one program of a kernel on one case, tile by tile, beside the reference."""
+"""Traces one program of a kernel on one case, tile by tile, beside the reference."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def run(
     seed: str,
     on_case: Callable[[str], None] = lambda text: None,
 ) -> TraceRecord:
-    """Find the case, follow the program, and return what was seen.
+    """Find the case, trace the program, and return its record.
 
     Raises:
-        UsageError: there is no such case.
+        UsageError: the wanted case does not exist.
     """
     _expect_case(problem, wanted, seed)
     source = read_source(problem, submission)
@@ -53,7 +53,7 @@ def run(
 def _find(
     problem: Problem, session: Session, wanted: Wanted, seed: str, on_case: Callable[[str], None]
 ) -> Called:
-    """Call the case that is wanted; by default one after the other until one is wrong."""
+    """Call the wanted case, or by default one case after another until one is wrong."""
     first: Called | None = None
     for check, index, case in _cases(problem, wanted, seed):
         on_case(f"{check.id}:{index + 1}")
@@ -75,7 +75,7 @@ def _cases(problem: Problem, wanted: Wanted, seed: str) -> Iterator[tuple[Check,
 
 
 def _expect_case(problem: Problem, wanted: Wanted, seed: str) -> None:
-    """Refuse the number of a case that there is not, or that runs on a GPU alone."""
+    """Refuse the number of a case that does not exist, or that only runs on a GPU."""
     if wanted.check is None or next(_cases(problem, wanted, seed), None) is not None:
         return
     cases = problem.cases(problem.check(wanted.check), seed)
@@ -100,7 +100,7 @@ def _call(
 
 
 def _follow(call: Called, session: Session, wanted: Wanted) -> TraceRecord:
-    """Call the case once more, follow the program, and compare."""
+    """Call the case again with one program traced, and compare it with the reference."""
     shape = call.to_follow(wanted.program)
     names = tuple(call.expected.truth)
     evidence = session.call(call.case, call.inputs, names, traced=True, follow=shape)

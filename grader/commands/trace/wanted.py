@@ -1,4 +1,4 @@
-"""Which program `trace` follows: of one problem, a case and a program's ids."""
+"""Reads which case and which program of a problem `trace` follows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROGRAM = re.compile(r"(\d{1,9})(?:,(\d{1,9}))?(?:,(\d{1,9}))?")
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What is asked for: a case by check and number from 1, and a program, each None for any."""
+    """The wanted case, by check and number from 1, and program; None stands for any."""
 
     check: str | None = None
     number: int | None = None
@@ -24,10 +24,10 @@ class Wanted:
 
     @classmethod
     def of(cls, problem: Problem, case: str | None, program: str | None) -> Wanted:
-        """Read the options.
+        """Parse the options --case and --program.
 
         Raises:
-            UsageError: one cannot be used.
+            UsageError: an option cannot be used.
         """
         check_id, number, ids = None, None, None
         if case:
@@ -58,7 +58,7 @@ def expect_traceable(problem_ids: tuple[str, ...]) -> str:
     """Return the one problem to trace.
 
     Raises:
-        UsageError: several were named, or one that is not traced.
+        UsageError: several problems are named, or one that cannot be traced.
     """
     id, *others = problem_ids
     if others or id not in TRACED:
@@ -70,7 +70,7 @@ def expect_traceable(problem_ids: tuple[str, ...]) -> str:
 
 
 def why_not(check: Check) -> str | None:
-    """Return why the cases of a check have no program to follow, None where they have."""
+    """Return why the cases of a check have no program to trace, None where they have one."""
     if check.bridge:
         return "whose function has no queries and keys; expected a check of attention"
     if check.judges != "numbers":

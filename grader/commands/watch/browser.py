@@ -1,7 +1,7 @@
 """Opens a page in a browser, from a process of its own: `python -I browser.py FILE`.
 
-The judge adopts and kills what submissions leave behind, and would take a browser for that. This
-process adopts the browser instead, and stays as long as it runs. It prints `opened` or `none`.
+The judge adopts and kills the orphans of submissions, and would kill a browser too. This process
+adopts the browser instead, and runs as long as it does. It prints `opened` or `none`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def opens(page: Path, start: Callable[..., Any]) -> bool:
-    """Open a page; False where there is no browser with windows. `start` starts a process."""
+    """Open a page with a process that `start` starts; return False without a graphical browser."""
     keeper = start(
         [sys.executable, "-I", __file__, str(page)],
         stdin=subprocess.DEVNULL,
@@ -32,7 +32,7 @@ def opens(page: Path, start: Callable[..., Any]) -> bool:
 
 
 def main() -> None:
-    """Open the page, say whether that could be done, and wait for what was started."""
+    """Open the page, print whether that worked, and wait for the browser to end."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     said = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
@@ -40,7 +40,7 @@ def main() -> None:
         os.dup2(null, fd)
     try:
         browser = webbrowser.get()
-        # One for text would want the terminal on which the watch is shown.
+        # A text browser would take over the terminal that shows the watch.
         texts = type(browser) is webbrowser.GenericBrowser
         opened = not texts and browser.open(Path(sys.argv[1]).absolute().as_uri())
     except (webbrowser.Error, OSError):

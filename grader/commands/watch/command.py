@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _watch(problem: Problem, request: Request, *, reports: bool) -> None:
-    """Watch until q or Ctrl-C; `request` is what each run grades, but for its seed."""
+    """Watch until q or Ctrl-C; each run grades `request` with a new seed."""
     terminal = sys.stdout is not None and sys.stdout.isatty()
     console = Console()
     screen = Screen(

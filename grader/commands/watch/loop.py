@@ -1,4 +1,4 @@
-"""The watch: one thread that waits for saves, keys and the run under way, and says what comes."""
+"""The watch: one thread that waits for saves, keys and the current run, and shows results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GRACE_S = 0.5
 
 
 class GradingRun(Listener):
-    """Grades `request` once, in a thread of its own, and listens to what that says."""
+    """Grades `request` once, in a separate thread, and collects its progress."""
 
     def __init__(self, request: Request, children: Children) -> None:
         self.cases: list[tuple[str, Verdict]] = []
@@ -47,12 +47,12 @@ class GradingRun(Listener):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not come to its end."""
+        """Whether the run has not ended."""
         return self._thread.is_alive()
 
     @property
     def words(self) -> str:
-        """How far it has come."""
+        """The progress of the run, as one line."""
         if not self.cases:
             return "starting"
         check, verdict = self.cases[-1]
@@ -60,9 +60,9 @@ class GradingRun(Listener):
         return f"{len(self.cases)} cases, {wrong} not passed; {check} {verdict}"
 
     def stop(self) -> None:
-        """End the run and all that it started."""
+        """End the run and all its processes."""
         self.stopped = True
-        # A child may start between two looks: it is asked again.
+        # A child may start after the others were stopped: repeat until the thread ends.
         while self._thread.is_alive():
             if self._grader is not None:
                 self._grader.stop(_GRACE_S)
@@ -87,17 +87,17 @@ class GradingRun(Listener):
         self.cases.append((check_id, verdict))
 
 
-# What is compared of one file costs microseconds. Events of inotify do not tell of a save that
-# another machine makes on a network file system, and of none once the user has too many watches.
+# Polling one file costs microseconds. inotify would miss saves that another machine makes on a
+# network file system, and all saves once the user has too many watches.
 LOOK_S = 0.1
-_SETTLE_S = 0.06  # editors write in several steps
-_GONE_S = 0.4  # and some remove the file first
+_SETTLE_S = 0.06  # an editor may write in several steps
+_GONE_S = 0.4  # and may remove the file first
 
-State = tuple[int, ...] | None  # None: there is no such file
+State = tuple[int, ...] | None  # None: the file does not exist
 
 
 def state_of(path: Path) -> State:
-    """Return what differs after each save; times are never compared for being later."""
+    """Return values of which some differ after a save; times are compared for equality alone."""
     try:
         found = os.stat(path, follow_symlinks=False)
     except OSError:
@@ -108,9 +108,9 @@ def state_of(path: Path) -> State:
 
 @dataclasses.dataclass
 class Watch:
-    """Grades one problem at its start, at each save and when it is asked to, until q.
+    """Grades one problem at the start, at each save and at a key, until q.
 
-    `request` makes a new one, with a seed of its own, whose given checks go first.
+    `request` returns a request with a new seed that runs the given checks first.
     """
 
     problem: Problem
@@ -125,8 +125,8 @@ class Watch:
         self._path = self.request(()).submission / self.problem.id / self.problem.file
         self._graded: State = None  # the file's state when the last run began
         self._run: GradingRun | None = None
-        self._last: ProblemResult | None = None  # of the last run that came to its end
-        self._tested: ProblemResult | None = None  # of the last one that ran tests
+        self._last: ProblemResult | None = None  # of the last completed run
+        self._tested: ProblemResult | None = None  # of the last completed run with tests
         self._wants_hint = False
         self._page_told = False
         self._due_at: float | None = None
@@ -136,7 +136,7 @@ class Watch:
         )
 
     def run(self) -> None:
-        """Watch until q; whatever ends it, nothing that it started goes on."""
+        """Watch until q; end the current run then, and on any exception."""
         try:
             self._begin()
             while self._wait():
@@ -147,7 +147,7 @@ class Watch:
                 self._run.stop()
 
     def _wait(self) -> bool:
-        """Wait for a key, or a moment, and see what has changed; False at q."""
+        """Wait for a key or a moment, and act on keys, saves and results; return False at q."""
         fds = [self.keys.fd] if self.keys.fd is not None and self.keys.in_foreground() else []
         due_s = LOOK_S if self._due_at is None else self._due_at - time.monotonic()
         ready, _, _ = select.select(fds, [], [], min(max(0.0, due_s), LOOK_S))
@@ -160,7 +160,7 @@ class Watch:
         return True
 
     def _look(self) -> None:
-        """Begin anew when the file has been another for as long as an editor needs."""
+        """Start a new run once the file has changed and been stable for a moment."""
         now, state = time.monotonic(), state_of(self._path)
         if state == self._graded:
             self._due_at = None
@@ -171,7 +171,7 @@ class Watch:
             self._begin()
 
     def _begin(self) -> None:
-        """End the run under way, and start one of the file as it is."""
+        """End the current run, and start one on the file as it is now."""
         if self._run is not None:
             self._run.stop()
         self._due_at = None
@@ -232,7 +232,7 @@ class Watch:
         try:
             folder = self._path.parent.parent
             hint = next_hint((self.problem.id,), folder, self.shown, lambda id: last)
-        except Exception as error:  # a hint is not worth the watch
+        except Exception as error:  # a failing hint must not end the watch
             self._say(f"no hint: {error}")
             return
         how = {"width": looks["width"], "color": looks["color"]}

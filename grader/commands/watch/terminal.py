@@ -1,6 +1,6 @@
-"""What the watch shows on a terminal: keys, a status line, and what a run of one problem changed.
+"""The watch's terminal: single keys, a status line, and the changes since the last run.
 
-Without a terminal there are no keys and no status.
+Without a terminal there are neither keys nor a status line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grader.spec.grade_record import Points, ProblemResult, Verdict
 
 
 class Keys:
-    """Single keys from a terminal that is given back as it was, also while the job is stopped."""
+    """Reads single keys from a terminal; restores its mode at the end, and while suspended."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self.fd: int | None = None
@@ -46,7 +46,7 @@ class Keys:
         self._set(single=False)
 
     def read(self) -> str:
-        """Return the keys that were pressed; "" where there are none, also at the stream's end."""
+        """Return the keys that were pressed; "" if there are none, and at the end of the stream."""
         if not self.in_foreground():
             return ""
         try:
@@ -65,7 +65,7 @@ class Keys:
             return False
 
     def _set(self, *, single: bool) -> None:
-        """Have the terminal give single keys, or be as it was."""
+        """Put the terminal into single-key mode, or back into its former mode."""
         if self._before is None or not self.in_foreground():
             return
         with contextlib.suppress(termios.error):
@@ -85,9 +85,9 @@ class Keys:
 
 
 class Screen:
-    """Text line by line, and on a terminal one line below it that says what is going on.
+    """Writes text line by line, and on a terminal a status line below it.
 
-    `looks` has its cells, lines and whether there is colour: `width`, `height`, `color`.
+    `looks` are `width` in cells, `height` in lines, and `color`, whether to use colour.
     """
 
     def __init__(self, stream: TextIO | None, *, status: bool, **looks: int | bool) -> None:
@@ -98,14 +98,14 @@ class Screen:
         self._shown = ""
 
     def say(self, text: str) -> None:
-        """Write whole lines, which are clean already."""
+        """Write `text`: whole lines, cleaned by the caller."""
         shown = self._shown
         self.status("")
         self._write(text)
         self.status(shown)
 
     def status(self, text: str) -> None:
-        """Show `text` in place of the status before; "" takes it away."""
+        """Replace the status line by `text`; "" removes it."""
         text = clean(text)
         if self._shows_status and text != self._shown:
             line = fit(text, self.width - 1).rstrip() if text else ""
@@ -119,7 +119,7 @@ class Screen:
         try:
             self._stream.write(text.encode(encoding, "replace").decode(encoding))
             self._stream.flush()
-        except (OSError, ValueError):  # nobody reads any more; the report is still written
+        except (OSError, ValueError):  # the reader is gone; the report is still written
             self._stream = None
 
 
@@ -135,7 +135,7 @@ _LEADS = {"now passes": "green", "now fails": "red", "error[": "bold red", "help
 
 
 def keys(width: int = 80) -> str:
-    """Return what the keys do."""
+    """Return the list of keys and their effects."""
     return "\n".join(wrap(", ".join(f"{k}: {v}" for k, v in KEYS.items()), width, "keys  ")) + "\n"
 
 
@@ -154,9 +154,9 @@ def result(
     height: int = 40,
     color: bool = False,
 ) -> str:
-    """Return what a run came to, in at most `height` lines (12 at least).
+    """Return the result of a run, in at most `height` lines (12 at least).
 
-    First what changed since the run before; then the first message, as the report tells it.
+    The changes since the run before come first, then the first message of the report.
     """
     lines = wrap(_head(now, changed, first_s, end_s), width, "", "    ")
     listed = changed.passes, changed.fails, changed.still
@@ -188,13 +188,13 @@ def _style_of(line: str) -> str:
     return next((style for lead, style in _LEADS.items() if line.startswith(lead)), "")
 
 
-# One that does not end would use up, before the others, the time that such calls may take in all.
+# A check that times out would use up the time allowed for such calls before the others run.
 _NOT_FIRST = (*NOT_WRONG, Verdict.TIMEOUT)
 
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """Ids of checks that pass now, fail now, and failed before too; the points before."""
+    """Ids of checks that newly pass, newly fail and still fail; and the points before."""
 
     passes: tuple[str, ...]
     fails: tuple[str, ...]
@@ -203,7 +203,7 @@ class Changes:
 
 
 def changes(before: ProblemResult | None, now: ProblemResult) -> Changes:
-    """Compare two runs; a file that could not be run has no checks to compare."""
+    """Compare two runs; `before` is None where there is nothing to compare with."""
     earlier = {} if before is None else {c.id: c.verdict for c in before.checks}
     broken = [c.id for c in now.checks if c.verdict not in NOT_WRONG]
     passing = [c.id for c in now.checks if c.verdict is Verdict.PASS]
@@ -218,10 +218,10 @@ def changes(before: ProblemResult | None, now: ProblemResult) -> Changes:
 
 
 def first_checks(result: ProblemResult | None, dependent: frozenset[str]) -> tuple[str, ...]:
-    """Return the checks that go first in the next run: those that failed in `result`.
+    """Return the checks to run first in the next run: those that failed in `result`.
 
-    Not so the `dependent` ones, which are judged by what came of earlier calls (what compiles, what
-    refuses arguments), and not those that did not end.
+    Excepted are `dependent` ones, which are judged by the results of earlier calls (compilation,
+    refused arguments), and those that timed out.
     """
     if result is None or result.message is not None:
         return ()

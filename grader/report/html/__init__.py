@@ -1,1 +1,1 @@
-"""The report to look at: one file for a browser, see `grader.report.html.page`."""
+"""The report for a browser, as one file: see `grader.report.html.page`."""

@@ -1,16 +1,15 @@
 """Charts as SVG: measures on a logarithmic axis, points over the runs, the roofline of the GPU.
 
-They are drawn here, and no library draws them in the browser: uPlot and Chart.js paint on a canvas,
-which shows nothing without a script, on paper or to a screen reader, and the strict
-Content-Security-Policy of the page lets no style be set by a script. Vega-Lite and Plotly make SVG,
-but weigh 0.8 to 4 MB. Three kinds of marks on two axes need neither.
+This module draws them without a library: uPlot and Chart.js paint on a canvas, which shows nothing
+without a script, on paper or to a screen reader, and the page's Content-Security-Policy forbids
+scripts to set styles. Vega-Lite and Plotly make SVG, but weigh 0.8 to 4 MB.
 A chart is 480 units wide, so that its text, 14 units, is 10 px high on a phone.
 
 The bandwidth of memory limits a kernel with few operations per byte, the rate of dots one with
 many. The lower of the two is the roof: Williams, Waterman and Patterson, "Roofline: An Insightful
 Visual Performance Model for Multicore Architectures", CACM 52 (4), 2009.
-Operations and bytes are what a call has to do, as `grader.spec.roofline` counts them,
-and not what a kernel did.
+Operations and bytes are those that a call needs, as `grader.spec.roofline` counts them, and not
+those that a kernel executed.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ WIDTH = 480
 _LEFT, _RIGHT = 44, 84
 _ROW, _TOP, _BOTTOM = 30, 8, 24
 _MOST_TICKS = 6
-_DECADES = 30  # what is smaller or larger than this power of ten is drawn at the edge
+_DECADES = 30  # values beyond this power of ten, or its inverse, are not drawn
 
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
     """One row: a value, the naive one (`base`), and the span from no points to all (`low`, `high`).
 
-    What is not known is None. `shown` is the value as text.
+    None stands for an unknown number. `shown` is the value as text.
     """
 
     label: str
@@ -50,7 +49,7 @@ class Measure:
 
 @dataclasses.dataclass(frozen=True)
 class Tick:
-    """A line across the chart with its text."""
+    """A grid line of the chart, with its label."""
 
     at: float
     text: str
@@ -66,12 +65,12 @@ class LogAxis:
     end: float
 
     def at(self, number: float) -> float:
-        """Return the place of a number; what is beyond an end is drawn there."""
+        """Return the coordinate of a number, clamped to the ends of the axis."""
         share = (math.log10(number) - self.first) / (self.last - self.first)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
     def ticks(self, written: Callable[[float], str]) -> tuple[Tick, ...]:
-        """Return 1, 2 and 5 of each decade, or 1 alone where there are many decades."""
+        """Return ticks at 1, 2 and 5 of each decade, or at 1 alone over two decades or more."""
         factors = (1, 2, 5) if self.last - self.first < 2 else (1,)
         decades = range(math.floor(self.first), math.floor(self.last) + 1)
         every = max(1, -(-len(decades) // _MOST_TICKS))
@@ -81,9 +80,9 @@ class LogAxis:
 
 
 def dots(measures: Sequence[Measure], written: Callable[[float], str]) -> SimpleNamespace | None:
-    """Return the chart of `measures`, with `written` numbers at its axis; None if it is empty.
+    """Return the chart of `measures`; `written` formats the axis. None if there is no number.
 
-    A position in one of its `rows` is None where there is nothing to draw.
+    A position in one of its `rows` is None if the number is unknown.
     """
     numbers = [n for m in measures for n in (m.value, m.base, m.low, m.high) if _drawn(n)]
     if not numbers:
@@ -111,9 +110,9 @@ def _drawn(value: float | None) -> bool:
 
 
 def steps(values: Iterable[float], most: float) -> SimpleNamespace | None:
-    """Return the chart of the points after each run, of `most` possible; None below two runs.
+    """Return the chart of points after each run, out of `most`; None for fewer than two runs.
 
-    A line stays until the next run, and each run has a dot.
+    It is a step line with a dot for each run.
     """
     found = list(values)
     if len(found) < 2:
@@ -150,7 +149,7 @@ class Point:
 def roofline(record: GradeRecord) -> SimpleNamespace | None:
     """Return the chart, and its points as `rows` of a table.
 
-    None where the GPU's rates or the times of the answers are not known.
+    None where the GPU's rates or the times of all answers are unknown.
     """
     known = rates(record.environment)
     if known is None:
@@ -190,7 +189,7 @@ def roofline(record: GradeRecord) -> SimpleNamespace | None:
 
 
 def _point(problem: ProblemResult, dots: float, bytes_per_s: float) -> Point | None:
-    """Return where an answer with dots stands; None where its time or its shape is not known."""
+    """Return the point of an answer; None if it has no dots, or its time or shape is unknown."""
     figures = figures_of(problem, SpeedFigures)
     if figures is None or problem.id not in problem_ids():
         return None
@@ -213,7 +212,7 @@ def _point(problem: ProblemResult, dots: float, bytes_per_s: float) -> Point | N
 def _marks(
     points: list[Point], x: Callable[[float], float], y: Callable[[float], float]
 ) -> list[SimpleNamespace]:
-    """Place the points from the top down; a label that would touch the one above moves down."""
+    """Place the points from the top down; move a label down that would touch the one above."""
     marks: list[SimpleNamespace] = []
     for point in sorted(points, key=lambda p: -p.rate):
         at, high = x(point.intensity), y(point.rate)

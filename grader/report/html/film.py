@@ -17,10 +17,10 @@ def film(
     wrong: tuple[SourceLine, ...] = (),
     known: int | None = None,
 ) -> SimpleNamespace:
-    """Return what the template shows of a trace: with the map of its head, if it is among `maps`.
+    """Return the view of a trace for the template, with the map of its head if `maps` has it.
 
-    `data` is the submission, empty where it is not at hand; `wrong` are the lines behind a
-    difference, `known` the one that a message names.
+    `data` is the submission's source, empty if it is missing; `wrong` are the lines that assign
+    wrong values, `known` is the line that a message names.
     """
     tiles = next((tiles for tiles in maps if tiles is not None and _is_of(tiles, trace)), None)
     behind = {line.line for line in wrong} | ({known} if known else set())
@@ -35,14 +35,14 @@ def film(
 
 
 def _is_of(tiles: TileMap, trace: TraceRecord) -> bool:
-    """Whether a map is of the head that the program is of, or of any where there is none."""
+    """Whether a map shows the output of the program's head, or of any head without a program."""
     program = trace.program
     same = program is None or (tiles.batch, tiles.head) == (program.batch, program.head)
     return same and tiles.product == "out" and bool(tiles.rows)
 
 
 def no_film(problem: ProblemResult) -> str:
-    """Say why no program is shown of a problem that has one, "" where there is nothing to say."""
+    """Return why no program of a problem is shown, "" where no reason is needed."""
     if problem.verdict is Verdict.NOT_IMPLEMENTED or not problem.checks:
         return ""
     if problem.id in UNTRACED:

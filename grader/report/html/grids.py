@@ -1,7 +1,7 @@
 """Maps as SVG: which tiles a kernel visited, and where in a head the numbers are wrong.
 
-Every letter of a map is one path, so that a map of 1024 cells takes 15 KB at the most. A map is no
-wider than a phone. Letters in the cells, the legend and the text below say what the colours say.
+All cells of one letter form one path, so that a map of 1024 cells takes 15 KB at the most. A map is
+no wider than a phone. Letters in cells, the legend and the text below repeat the colours' meaning.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LEFT, _TOP = 46, 18
 _LARGEST, _SMALLEST = 22, 3
 _LABEL_EVERY = 14, 40  # pixels between labels: down, across
 _LETTERS_FROM = 12  # pixels: a smaller cell has no room for its letter
-_RULES_FROM = 6  # pixels: smaller cells stand without lines between them
-_MOST_CELLS = 96  # along a side; what is beyond is not drawn, and said not to be
+_RULES_FROM = 6  # pixels: smaller cells have no lines between them
+_MOST_CELLS = 96  # along a side; the summary says that the rest is not drawn
 _PALETTE = {
     TileMap.FULL: "full",
     TileMap.MASKED: "masked",
@@ -39,7 +39,7 @@ _QUIET = {TileMap.FULL, TileMap.MASKED, TileMap.NOTHING, ErrorMap.OK}
 
 
 class Layer(NamedTuple):
-    """The cells of one letter: their colour's class, what they are in words, and an SVG path."""
+    """The cells of one letter: the class of their colour, their meaning, number and SVG path."""
 
     letter: str
     css: str
@@ -57,12 +57,12 @@ class Label(NamedTuple):
     anchor: str = "middle"
 
 
-# What lies along a side: what it counts, how many of that are in a cell, and how many in all.
+# A side of a map: the name of its unit, units per cell, and units in all.
 _Side = tuple[str, int, int]
 
 
 def tile_grid(tiles: TileMap, line: int | None = None) -> SimpleNamespace:
-    """Return the map of the tiles; `line` is that of the mistake, where it is known."""
+    """Return the map of the tiles; `line` is the line of the mistake, if it is known."""
     words = words_of(tiles) | {TileMap.NOTHING: "not loaded, not needed"}
     known = tuple("".join(c if c in words else TileMap.NOTHING for c in row) for row in tiles.rows)
     first, *others = tile_lines(tiles.model_copy(update={"rows": known or (TileMap.NOTHING,)}))
@@ -80,7 +80,7 @@ def tile_grid(tiles: TileMap, line: int | None = None) -> SimpleNamespace:
 
 
 def error_grid(errors: ErrorMap, what: str) -> SimpleNamespace:
-    """Return the map of the errors; `what` is what its rows are: queries, keys or rows."""
+    """Return the map of the errors; `what` names its rows: queries, keys, heads or rows."""
     kinds = {
         ErrorMap.OK: ("e-ok", "within the tolerance"),
         ErrorMap.NOT_FINITE: ("e-nan", "NaN or infinite"),
@@ -103,7 +103,7 @@ def error_grid(errors: ErrorMap, what: str) -> SimpleNamespace:
 
 
 def request_grid(access: Access) -> SimpleNamespace:
-    """Return the map of one request: which lane asks for bytes of which sector."""
+    """Return the map of one memory request: sectors down, lanes of a warp across."""
     last = access.lane_bytes - 1
     sectors = [
         {(first + byte) // SECTOR for byte in (0, last)} if first >= 0 else set()
@@ -137,9 +137,9 @@ def _grid(
     text: str,
     note: str = "",
 ) -> SimpleNamespace:
-    """Return a map as it is drawn; `kinds` has by letter its colour's class and its words.
+    """Return the view of a map; `kinds` has by letter the class of its colour and its meaning.
 
-    `data` is what the page's script needs to tell of a cell, as JSON.
+    Its `data` is JSON from which the page's script describes the cell under the pointer.
     """
     cut = len(rows) > _MOST_CELLS or any(len(row) > _MOST_CELLS for row in rows)
     rows = [row[:_MOST_CELLS] for row in rows[:_MOST_CELLS]]
@@ -188,7 +188,7 @@ def _grid(
 
 
 def _path(rows: Sequence[str], letter: str, cell: int, left: int) -> str:
-    """Return rectangles around the runs of a letter."""
+    """Return an SVG path of rectangles, one per horizontal run of a letter."""
     parts = []
     for r, row in enumerate(rows):
         for run in re.finditer(f"{re.escape(letter)}+", row):

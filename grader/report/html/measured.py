@@ -1,4 +1,4 @@
-"""What was measured of work, speed and memory: tables per problem, and a chart of each kind."""
+"""Measurements of work, speed and memory: tables per problem, and a chart of each kind."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _KERNEL_COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table: its title, the case it is of, its columns and rows, and a remark.
+    """A table: its title, the case measured (`shape`), columns, rows and a remark.
 
-    `details`, where there are any, are small print below the first cell of each row.
+    `details`, if any, has small print to go below the first cell of each row.
     """
 
     title: str
@@ -51,7 +51,7 @@ class Table:
 def charts(record: GradeRecord) -> list[SimpleNamespace]:
     """Return the charts of speed, memory and work of all problems that have any.
 
-    Each has a title, its `dots`, and in words what a `span` in it is.
+    Each has a title, its `dots`, and the meaning of a span in it as `span`.
     """
     speeds, memories, works = [], [], []
     for problem in record.problems:
@@ -88,7 +88,7 @@ def _bytes_of_axis(number: float) -> str:
 
 
 def tables(problem: ProblemResult) -> list[Table]:
-    """Return what was measured of one problem: speed, memory, work and traffic."""
+    """Return the measurements of one problem as tables: speed, memory, work and traffic."""
     kinds = {SpeedFigures: _speed_table, MemoryFigures: _memory_table, WorkFigures: _work_table}
     measured = ((table, figures_of(problem, kind)) for kind, table in kinds.items())
     made = (table(figures) for table, figures in measured if figures is not None)
@@ -96,7 +96,7 @@ def tables(problem: ProblemResult) -> list[Table]:
 
 
 def kernel_table(problem: ProblemResult) -> Table | None:
-    """Return a row per kernel and chip; where a kernel was compiled twice, what sets it apart."""
+    """Return a row per kernel and chip; `details` tell apart rows of the same kernel and chip."""
     kernels = kernels_of(problem)
     if not kernels:
         return None

@@ -1,12 +1,12 @@
-"""The report to look at: a record and the sources it was made from, as one file for a browser.
+"""The report for a browser: one file with a record and the sources that were graded.
 
-Nothing is loaded from anywhere: style and script are in the file, and its Content-Security-Policy
-allows these two by their hashes and nothing else. Without the script everything can be read; it
-adds the copy buttons, tells of the cell under the pointer, and shows the tiles of a program one by
-one. Text comes first, and every chart and map has its numbers as a table or as letters beside it.
+The page loads no other file: style and script are in it, and its Content-Security-Policy allows
+only these two, by their hashes. Without the script all text can be read; the script adds the copy
+buttons, describes the cell under the pointer, and shows the tiles of a program one by one. Every
+chart and map has its numbers as a table or as letters beside it.
 
-All text is cleaned of what moves or hides text, and escaped, when it is put into the page, whether
-a template thinks of it or not: see `_plain`.
+All text is cleaned of characters that move or hide text, and escaped, whatever the template does:
+see `_plain`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _MOST_RUNS = 20  # in the table of the history; the chart has all
-_OF_A_CAUSE = ("What happened", "Why", "How to fix it")  # sections of what `explain` shows
+_OF_A_CAUSE = ("What happened", "Why", "How to fix it")  # sections of `explain`'s page
 
 
 def render(
@@ -68,9 +68,9 @@ def render(
     """Return the page.
 
     Args:
-        record: what it shows.
+        record: the grade record to show.
         sources: the bytes that were graded, by path in the submission ("p04/causal_attention.py").
-            Shown are those that have the hash of the record.
+            The page shows those whose hash is in the record.
         history: earlier runs and this one, oldest first.
     """
     environment = _environment()
@@ -108,7 +108,7 @@ def render(
 
 @functools.cache
 def _environment() -> Environment:
-    # Imported here, for most commands make no page.
+    # A late import: most commands make no page.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -138,7 +138,7 @@ def _environment() -> Environment:
 
 
 def _plain(value: Any) -> Any:
-    """Clean every text that a template puts into the page; what is markup already stays."""
+    """Clean a text that a template puts into the page; leave markup as it is."""
     return clean(value, 600) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -149,7 +149,7 @@ def _asset(environment: Environment, name: str) -> str:
 
 @functools.cache
 def _pygments_style() -> str:
-    """Return the rules of Pygments' classes, in the variables of the style sheet."""
+    """Return CSS rules for Pygments' classes, with the colour variables of the style sheet."""
     classes = {
         "plum-ink": "k kc kd kn kp kr kt ow",
         "green-ink": "s s1 s2 sa sb sc sd se sh si sr ss sx dl",
@@ -169,21 +169,21 @@ def _hash(text: str) -> Markup:
 
 
 def _anchor(id: str, number: int) -> str:
-    """Return the name of a problem's section, whatever an id holds."""
+    """Return the anchor of a problem's section; an unusual id is replaced by its number."""
     return id if re.fullmatch(r"p\d\d", id) else f"problem-{number}"
 
 
 def _block(text: str) -> Markup:
-    """Return the lines of a text, each cleaned but for the blanks that it begins with."""
+    """Return a text with each line cleaned except for its indentation."""
     rows = text.split("\n")
     kept = (row[: len(row) - len(row.lstrip(" "))] + clean(row, 400) for row in rows)
     return Markup("\n").join(kept)
 
 
 def _about(ids: Iterable[str]) -> dict[str, SimpleNamespace]:
-    """Return the texts of those causes that have one, by id; causes may share a text.
+    """Return the explanations of causes, by id; ids without one are left out, others may share one.
 
-    A paragraph is whether it is code, and pieces of which every second one is a name of the code.
+    A paragraph is a pair: whether it is code, and its pieces, of which every second is a code span.
     """
     by_id: dict[str, SimpleNamespace] = {}
     found = {}
@@ -210,9 +210,9 @@ def _paragraph(text: str) -> tuple[bool, list[str]]:
 
 
 def _history(history: Sequence[PastRun]) -> tuple[list[tuple[str, ...]], SimpleNamespace | None]:
-    """Return the last runs, the newest first, and the chart of the points after each run.
+    """Return rows of the last runs, newest first, and the chart of the points after each run.
 
-    A run of some problems leaves the points of the others as they were.
+    A run of some problems does not change the points of the others.
     """
     latest: dict[str, tuple[float, float]] = {}
     totals, views, most = [], [], 0.0
@@ -228,18 +228,18 @@ def _history(history: Sequence[PastRun]) -> tuple[list[tuple[str, ...]], SimpleN
     return views[::-1][:_MOST_RUNS], steps(totals, most)
 
 
-_APART = ("repeat", "line", "trace")  # facts that have a place of their own on the page
+_APART = ("repeat", "line", "trace")  # facts shown elsewhere on the page
 
 
 def problem_view(problem: ProblemResult, sources: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return what the template shows; `sources` are bytes by path in the submission."""
+    """Return the view of a problem for the template; `sources` are bytes by submission path."""
     reported, rest = shown_causes(problem)
     available = problem.points.available
     file = next((path for path in sources if path.split("/")[0] == problem.id), "")
     data = sources.get(file, b"")
     same = file and hashlib.sha256(data).hexdigest() == problem.source_sha256
     causes: list[dict[str, Any]] = []
-    for cause in reported:  # the first cause has its map of errors, the others repeat it
+    for cause in reported:  # only the first cause with a map of errors shows it
         shown = (map_ for earlier in causes for map_ in earlier["maps"])
         first = not any(map_.title.startswith("Error") for map_ in shown)
         causes.append(_cause(problem, cause, data if same else b"", errors=first))
@@ -272,7 +272,7 @@ def _tone(problem: ProblemResult) -> str:
 
 
 def _remarks(problem: ProblemResult) -> list[str]:
-    """Return in sentences what the table does not say: what is lost, missing or unseen."""
+    """Return sentences on lost points, missing code, unseen faults and other chips."""
     said = []
     if problem.verdict is Verdict.NOT_IMPLEMENTED and problem.message is not None:
         said.append(problem.message.headline)
@@ -317,7 +317,7 @@ def _rows_of(problem: ProblemResult, message: Message) -> str:
 
 
 def _source(problem: ProblemResult, found: Sequence[ReportedCause], data: bytes) -> SimpleNamespace:
-    """Return the file with its wrong lines; where no line is known, the step's are shown."""
+    """Return the view of the file with notes on wrong lines; without a line the step is shown."""
     notes: dict[int, list[str]] = {}
     open_steps = []
     for cause in found:

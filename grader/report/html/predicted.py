@@ -1,4 +1,4 @@
-"""What is predicted of a problem's kernels, and how the lanes of a warp ask for memory."""
+"""The predictions for a problem's kernels, and how the lanes of a warp access memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _NEVER = "A model predicts these times from the machine code. No points depend o
 
 
 def predicted(problem: ProblemResult) -> SimpleNamespace | None:
-    """Return a table of times, facts per kernel and cards of requests; None where there are none.
+    """Return a table of times, facts per kernel and maps of requests; None without a prediction.
 
-    Where nothing is predicted, there is no table, and `unknown` says why.
+    Where no launch is predicted, the table has no rows, and `unknown` says why.
     """
     call = call_of(problem)
     if call is None:
@@ -43,6 +43,6 @@ def predicted(problem: ProblemResult) -> SimpleNamespace | None:
 
 
 def _shown(call: PredictedCall) -> list[Access]:
-    """Return the accesses with the most sectors beyond what they need, or the largest of all."""
+    """Return the accesses with most needless sectors, or else the largest; they come sorted."""
     every = [access for launch in call.launches for access in launch.accesses]
     return [access for access in every if is_apart(access)][:_MOST_CARDS] or every[:1]

@@ -1,4 +1,4 @@
-"""A submission's source for the page: highlighted, with its wrong lines marked, the rest folded."""
+"""A submission's source for the page: highlighted, wrong lines marked, distant lines collapsed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from grader.source.steps import step_regions
 
 _CONTEXT = 8  # lines above and below a marked one
-_NEAR, _MOST_EXCERPT = 4, 160  # lines of an excerpt: around a marked one, and in all
+_NEAR, _MOST_EXCERPT = 4, 160  # lines of an excerpt: on either side of a marked one, and in all
 _LINE_LIMIT = 240
 # As HTML. Nine model answers together take 0.35 MB; the page stays below 1 MB.
 _MOST_BYTES = 70 * 1024
@@ -22,7 +22,7 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")  # as Python counts lines
 # Names, operators and blanks have no colour of their own: half of the page would be their tags.
 _UNCOLOURED = re.compile(r'<span class="(?:n|nb|nn|bp|fm|vm|o|p|w|err)">([^<]*)</span>')
 # Cc control, Cf format (bidirectional overrides), Cs surrogates, Co private, Cn unassigned, and
-# separators of lines and paragraphs: each is shown by its number, so that no line hides anything.
+# separators of lines and paragraphs: shown by their code points, so that no line hides any text.
 _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
@@ -38,10 +38,10 @@ class Line:
 def view(
     data: bytes, notes: Mapping[int, Sequence[str]], steps: Sequence[int] = ()
 ) -> SimpleNamespace:
-    """Return the file `data`, with `notes` by line number; `steps` are shown whole.
+    """Return the view of the file `data`, with `notes` by line number, and `steps` shown whole.
 
-    What is far from both is folded. Of a file that is too long, lines around notes are kept first,
-    and `left_out` lines are not there.
+    Lines far from both are collapsed. Of a file that is too long, lines near notes have priority,
+    and `left_out` counts the missing ones.
     """
     text = data.decode("utf-8-sig", "replace")
     raw = _rows(text)
@@ -64,14 +64,14 @@ def view(
 
 
 def _parts(lines: Iterable[Line], shown: set[int]) -> list[SimpleNamespace]:
-    """Return lines in parts that follow each other; those that are not `shown` are folded."""
+    """Return runs of consecutive lines that are all `shown` or all collapsed."""
     count = itertools.count()
     runs = itertools.groupby(lines, lambda x: (x.number - next(count), x.number not in shown))
     return [SimpleNamespace(lines=list(part), folded=folded) for (_, folded), part in runs]
 
 
 def excerpt(data: bytes, marked: Collection[int]) -> list[SimpleNamespace]:
-    """Return the lines of all steps, and those around lines that are `marked`."""
+    """Return the lines near `marked` ones, and those of all steps as far as there is room."""
     text = data.decode("utf-8-sig", "replace")
     raw = _rows(text)
     around = {n + step for n in marked for step in range(-_NEAR, _NEAR + 1)}
@@ -82,7 +82,7 @@ def excerpt(data: bytes, marked: Collection[int]) -> list[SimpleNamespace]:
 
 
 def _rows(text: str) -> list[str]:
-    """Return the lines of a text as they are shown, without empty ones at the end."""
+    """Return the lines of a text made visible, without blank ones at the end."""
     raw = [_visible(line) for line in _NEWLINE.split(text)]
     while len(raw) > 1 and not raw[-1].strip():
         raw.pop()
@@ -90,7 +90,7 @@ def _rows(text: str) -> list[str]:
 
 
 def _visible(line: str) -> str:
-    """Return a line that is shown as it is: what has no form is shown by its number."""
+    """Return a line, cut to the limit, with tabs expanded and unsafe characters as code points."""
     cut = len(line) > _LINE_LIMIT
     chars = []
     for char in line[:_LINE_LIMIT].rstrip():
@@ -104,10 +104,10 @@ def _visible(line: str) -> str:
 
 
 def _highlighted(lines: Sequence[str]) -> list[Markup]:
-    """Return each line as HTML; plain where a file is so long that colours would not fit."""
+    """Return each line as HTML, without colours where the file is too long for them."""
     if sum(map(len, lines)) > _MOST_BYTES:
         return [escape(line) for line in lines]
-    # Imported here, for no other command needs them.
+    # A late import: nothing else needs Pygments.
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import PythonLexer

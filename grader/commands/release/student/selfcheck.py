@@ -1,4 +1,4 @@
-"""This repository checks itself: the judge is the one that was handed out, and it runs."""
+"""Checks this repository: its judge runs, and is the one that was handed out."""
 
 import hashlib
 import json
