@@ -71,9 +71,9 @@ def test_the_others_of_a_heat_have_their_times(monkeypatch):
     entrants = racing._Race._entrants
 
     def twice(self, timed):  # the same kernel, once in a case that takes longer
-        for entry, runner in entrants(self, timed):
+        for runner in entrants(self, timed):
             runner.timed = dataclasses.replace(runner.timed, entry="flash")
-            yield entry, runner
+            yield runner
 
     monkeypatch.setattr(racing._Race, "_entrants", twice)
     _, found = raced(monkeypatch, model_answer("p01"))

@@ -217,13 +217,17 @@ class Source:
         left = {self.left_as_given[n][0] for n in lines if n in self.left_as_given}
         if len(left) == 1:  # the step does not make what it should
             return left.pop()
-        # The step of the line may be wrong as well if it has all loops around an access or branch.
         if spot.part == "bounds" and is_turned(tree, spot.line):
             return own
-        both = spot.part != "bounds" and not is_decided(tree, spot)
-        both = both and self.step_of_loops_at(spot.line) == own
-        steps |= {own} if own and (both or not (spot.part and lines)) else set()
+        if own is not None and (not spot.part or not lines or self._may_be_wrong(tree, spot)):
+            steps.add(own)
         return steps.pop() if len(steps) == 1 else None
+
+    def _may_be_wrong(self, tree: ast.Module, spot: Spot) -> bool:
+        """Whether the step of an access or branch, with all loops around it, may be wrong itself."""
+        if spot.part == "bounds" or is_decided(tree, spot):
+            return False
+        return self.step_of_loops_at(spot.line) == self.step_at(spot.line)
 
     @functools.cached_property
     def tree(self) -> ast.Module | None:

@@ -140,18 +140,17 @@ class _Race:
 
     def _heats(self, timed: Timed, left_out: list[str]) -> _Runner | None:
         """Return the library's fastest kernel; add to `left_out` why the others are not."""
-        times: dict[str, tuple[float, _Runner]] = {}
-        for entry, runner in self._entrants(timed):
+        times: list[tuple[float, _Runner]] = []
+        for runner in self._entrants(timed):
             self._phase(f"heat of {runner.name}")
             try:
                 layout = self.bench.layout(runner.problem, runner.case)
-                go = (self.bench, runner.timed, runner.problem, runner.case, layout)
-                _, results = Bench.go(*go)
+                _, results = self._go(runner, layout)
                 margin = self._margin(runner, results)
                 if not margin <= 1.0:
                     left_out.append(f"{runner.name}: its error is {margin:.2g} x the allowed one")
                     continue
-                times[entry] = self._heat(runner, layout), runner
+                times.append((self._heat(runner, layout), runner))
             except CallFailed as error:
                 left_out.append(f"{runner.name}: {reason_of(error.result)}")
                 if isinstance(error.result, Ended) or error.result.status == Status.DEVICE_FAULT:
@@ -159,7 +158,7 @@ class _Race:
             self._release(runner)
         if not times:
             return None
-        ranked = sorted(times.values(), key=lambda pair: pair[0])
+        ranked = sorted(times, key=lambda pair: pair[0])
         fastest = ranked[0][1]
         for seconds, runner in ranked[1:]:
             took = f"{1000.0 * seconds:.3g} ms in a heat, " if seconds > 0 else ""
@@ -168,13 +167,17 @@ class _Race:
 
     def _heat(self, runner: _Runner, layout: Layout) -> float:
         """Return the seconds of one call, from runs long enough to make the overhead negligible."""
-        go = (self.bench, runner.timed, runner.problem, runner.case, layout)
-        one_s = Bench.go(*go)[0] - self._overhead(runner, 1)
+        one_s = self._go(runner, layout)[0] - self._overhead(runner, 1)
         calls = speed.calls_of_go(self.bench, layout, one_s)
-        seconds = min(Bench.go(*go, sets=calls)[0] for _ in range(_HEAT_GOES))
+        seconds = min(self._go(runner, layout, sets=calls)[0] for _ in range(_HEAT_GOES))
         return (seconds - self._overhead(runner, calls)) / calls
 
-    def _entrants(self, timed: Timed) -> Iterator[tuple[str, _Runner]]:
+    def _go(
+        self, runner: _Runner, layout: Layout, sets: int = 1
+    ) -> tuple[float, list[CallOutputs]]:
+        return self.bench.go(runner.timed, runner.problem, runner.case, layout, sets=sets)
+
+    def _entrants(self, timed: Timed) -> Iterator[_Runner]:
         problem, case = self.problem, self.case
         names = _ROWS
         if case.rows is None:
@@ -183,7 +186,7 @@ class _Race:
             rules = reference.rules(problem.id, case.kwargs)
             case = dataclasses.replace(case, options=tuple(rules.items()))
         for entry, name in names.items():
-            yield entry, _Runner(name, dataclasses.replace(timed, entry=entry), problem, case)
+            yield _Runner(name, dataclasses.replace(timed, entry=entry), problem, case)
 
     def _take_turn(self, runner: _Runner, number: int) -> None:
         """Time a block; a submission or a library kernel that fails does not run again."""
