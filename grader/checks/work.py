@@ -27,7 +27,7 @@ _LEAST, _LEAST_OF_GRADIENTS = 2, 4
 # Products of elements beside each multiply-add of a dot: 1/8 are 16 for a pair of query and key at
 # head_dim 64, which has 128 multiply-adds; the model answers have 3. Or beside each in no dot: an
 # accumulator that is scaled for each key has one beside two (0.50, and a quarter more).
-_MOST_BESIDE, _MOST_BESIDE_ELEMENTS = 1 / 8, 5 / 8
+_MOST_BESIDE, _MOST_BESIDE_ELEMENTS = 1 / 8, 3 / 4
 
 
 def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
@@ -129,7 +129,7 @@ def _attention(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[s
     }
     if group > 1 and not problem.gradients:
         amounts["distinct_read"] = Amount(
-            done=trace.count(Counter.DISTINCT_READ),
+            done=_distinct(problem, case, trace),
             needed=rows + 2 * keys,
             naive=rows + 2 * group * keys,
         )
@@ -147,13 +147,25 @@ def _multiply_adds(trace: Trace) -> int:
 def _reads(problem: Problem, case: Case, trace: Trace) -> int:
     """Return the reads of inputs and of copies of them.
 
-    What one kernel leaves for the next (shares of a split row, delta) is memory's concern. Where
-    the reads without it are too few for the output, it held inputs in a form of its own, and all
-    reads count.
+    What one kernel leaves for the next (shares of a split row, delta) is memory's concern. All
+    reads count where the others are too few for the output, so that it held inputs in a form of its
+    own, and where a forward pass reads as many numbers as there are pairs: its scores.
     """
-    read = trace.count(Counter.ELEMENTS_READ)
-    known = read - trace.count(Counter.UNKNOWN_READS)
-    return known if known >= _elements(problem, case) else read
+    read, unknown = trace.count(Counter.ELEMENTS_READ), trace.count(Counter.UNKNOWN_READS)
+    pairs = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
+    few = problem.gradients or unknown < pairs
+    return read - unknown if few and read - unknown >= _elements(problem, case) else read
+
+
+def _distinct(problem: Problem, case: Case, trace: Trace) -> int:
+    """Return how many different elements of inputs were read, in whatever form.
+
+    Partial results of a split row are no form of an input where every pair is in a dot of inputs.
+    """
+    distinct, counted = trace.count(Counter.DISTINCT_READ), counted_pairs(problem.id, case, trace)
+    if counted is None or (counted.due & ~counted.visited).any():
+        distinct += trace.count(Counter.DISTINCT_MADE)
+    return distinct
 
 
 def _weights(problem: Problem, case: Case) -> int:

@@ -83,7 +83,7 @@ class Computed:
     `operands` and `results` are tiles of all programs, `notes` are those of the operands, `types`
     those of operands and results. `makers` are the operations that made the operands, None of what
     a loop or a branch handed on; `loops` are those around it, the innermost first. Accesses to
-    memory are events of this kind too.
+    memory are events of this kind too. `used` says whether the kernel has a use for a result.
     """
 
     op: Operation
@@ -94,6 +94,7 @@ class Computed:
     types: tuple[Type, ...]
     makers: tuple[Operation | None, ...]
     loops: tuple[Operation, ...]
+    used: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,6 +68,7 @@ class Counter(enum.IntEnum):
     OF_ELEMENTS = 33  # of the multiply-adds those that are in no dot: outer products, sums of rows
     BESIDE = 34  # products of elements of tiles that are no multiply-adds, as far as was seen
     ZERO_LINE = 35  # a division by 0, in a row that exists
+    DISTINCT_MADE = 36  # different elements read of what the call's own kernels made
 
 
 # Columns of the tables.
