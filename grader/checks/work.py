@@ -26,8 +26,8 @@ _FORWARD, _BACKWARD_KEYS, _BACKWARD_QUERIES = 2, 4, 3
 _LEAST, _LEAST_OF_GRADIENTS = 2, 4
 # Products of elements that may go with each multiply-add of a dot: 1/8 are 16 for a pair of query
 # and key at head_dim 64, which has 128 multiply-adds; the model answers have 3. Or with each one in
-# no dot: an accumulator that is scaled for each key has one for two (0.50, and a quarter more).
-_MOST_BESIDE, _MOST_BESIDE_ELEMENTS = 1 / 8, 5 / 8
+# no dot: an accumulator that is scaled for each key has one for two (0.50, and half as many more).
+_MOST_BESIDE, _MOST_BESIDE_ELEMENTS = 1 / 8, 3 / 4
 
 
 def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
@@ -129,7 +129,7 @@ def _attention(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[s
     }
     if group > 1 and not problem.gradients:
         amounts["distinct_read"] = Amount(
-            done=trace.count(Counter.DISTINCT_READ),
+            done=_distinct(problem, case, trace),
             needed=rows + 2 * keys,
             naive=rows + 2 * group * keys,
         )
@@ -148,11 +148,24 @@ def _reads(problem: Problem, case: Case, trace: Trace) -> int:
     """Return the reads of inputs and of copies of them.
 
     What one kernel leaves for the next (shares of a split row, delta) is judged by memory checks.
-    If the other reads are too few for the output, it left inputs in another form, and all count.
+    All reads count if the others are too few for the output, as the kernel then read inputs in
+    another form, and if a forward pass reads as many numbers as there are pairs, as scores are.
     """
-    read = trace.count(Counter.ELEMENTS_READ)
-    known = read - trace.count(Counter.UNKNOWN_READS)
-    return known if known >= _elements(problem, case) else read
+    read, unknown = trace.count(Counter.ELEMENTS_READ), trace.count(Counter.UNKNOWN_READS)
+    pairs = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
+    few = problem.gradients or unknown < pairs
+    return read - unknown if few and read - unknown >= _elements(problem, case) else read
+
+
+def _distinct(problem: Problem, case: Case, trace: Trace) -> int:
+    """Return how many different elements of inputs were read, in whatever form.
+
+    Partial results of a split row are no form of an input where every pair is in a dot of inputs.
+    """
+    distinct, counted = trace.count(Counter.DISTINCT_READ), counted_pairs(problem.id, case, trace)
+    if counted is None or (counted.due & ~counted.visited).any():
+        distinct += trace.count(Counter.DISTINCT_MADE)
+    return distinct
 
 
 def _weights(problem: Problem, case: Case) -> int:

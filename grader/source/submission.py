@@ -224,7 +224,7 @@ class Source:
         return steps.pop() if len(steps) == 1 else None
 
     def _may_be_wrong(self, tree: ast.Module, spot: Spot) -> bool:
-        """Whether the step of an access or branch that holds all loops around it may be wrong itself."""
+        """Whether the step of an access or branch, with all loops around it, may be wrong too."""
         if spot.part == "bounds" or is_decided(tree, spot):
             return False
         return self.step_of_loops_at(spot.line) == self.step_at(spot.line)

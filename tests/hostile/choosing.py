@@ -99,6 +99,31 @@ def _other(x_ptr, y_ptr, strides, heads, seqlen, D: tl.constexpr):
     tl.store(y_ptr + row * D + D - 1 - offs, 1.5 - tl.load(x_ptr + offs))
 
 
+@triton.jit
+def _both(a, b, done, c, d, too):
+    both = tl.where(done > 0, a, a * b) + tl.where(too > 0, c, c * d)
+    return both, both, done + too + 1.0
+
+
+@triton.jit
+def _product(a, b):
+    return a * b
+
+
+@triton.jit
+def _by_additions(a, b):
+    total, step, size, rest = 0.0 * a, 4.0 * a, 4.0 + 0.0 * b, tl.abs(b)
+    for _ in tl.static_range(0, 24):
+        there = rest >= size
+        total += tl.where(there, step, 0.0)
+        rest -= tl.where(there, size, 0.0)
+        bits = step.to(tl.int32, bitcast=True)
+        bits = tl.where(bits & 0x7F800000 > 0x00800000, bits - 0x00800000, 0)
+        step = bits.to(tl.float32, bitcast=True)
+        size = (size.to(tl.int32, bitcast=True) - 0x00800000).to(tl.float32, bitcast=True)
+    return tl.where(b < 0, -total, total)
+
+
 @triton.jit"""
 _COPY = """\
 copies = [torch.empty(k.shape, dtype=k.dtype, device=k.device) for _ in (k, v)]
@@ -128,7 +153,34 @@ _LOGS = (
     "size = tl.exp2(tl.log2(tl.abs(a)) + tl.log2(tl.abs(b)))\n            "
     "scores += tl.where(sign > 0, size, -size)"
 )
+_SPREAD = """\
+        size: tl.constexpr = (q.shape[0], BLOCK_N, HEAD_DIM)
+        one = tl.broadcast_to(q[:, None, :], size).to(tl.float32)
+        two = tl.broadcast_to(k[None, :, :], size).to(tl.float32)
+        """
+_DIGITS = """\
+        x, y = q * 16.0, k * 16.0
+        scores = tl.zeros((q.shape[0], BLOCK_N), tl.float32)
+        for n in tl.static_range(3):
+            a, y = tl.floor(x + 0.5), k * 16.0
+            for m in tl.static_range(3):
+                b = tl.floor(y + 0.5)
+                part = tl.dot(a.to(tl.int8), tl.trans(b.to(tl.int8))).to(tl.float32)
+                scores += part / 2.0 ** (8 + 7 * n + 7 * m)
+                y = (y - b) * 128.0
+            x = (x - a) * 128.0"""
 SCORES = {
+    "whole numbers": """\
+        one, two = (q * 65536.0).to(tl.int64), (k * 65536.0).to(tl.int64)
+        scores = tl.sum(one[:, None, :] * two[None, :, :], 2).to(tl.float32) / 4294967296.0""",
+    "dots of digits": _DIGITS,
+    "one dimension": _SPREAD
+    + "one = tl.ravel(one) * tl.ravel(two)\n        scores = tl.sum(tl.reshape(one, size), 2)",
+    "in a reduction": _SPREAD + "scores, _, _ = tl.reduce((one, two, 0.0 * one), 2, _both)",
+    "in a function": _SPREAD + "scores = tl.sum(tl.map_elementwise(_product, one, two), 2)",
+    "cosines": _SPREAD + "one, two = 0.05 * one, 0.05 * two\n"
+    "        scores = tl.sum(tl.cos(one - two) - tl.cos(one + two), 2) * 200.0",
+    "additions": _SPREAD + "scores = tl.sum(_by_additions(one, two), 2)",
     "fused": _BY_COLUMNS.format(added="scores = tl.fma(a, b, scores)"),
     "as large before": _BY_COLUMNS.format(added=f"scores += {_CHOSEN} * b"),
     "a quotient": _BY_COLUMNS.format(added=f"scores += {_CHOSEN} / (1.0 / b)"),
@@ -171,6 +223,115 @@ def every_tile(how: str) -> str:
         assert old in source, old
         source = source.replace(old, new)
     return source.replace("\n@triton.jit", _COPIES, 1)
+
+
+# Whatever they need lies in memory once more, and is read without being seen.
+_IN_MEMORY = """
+@triton.jit
+def _scores(q_ptr, k_ptr, s_ptr, seqlen, D: tl.constexpr, B: tl.constexpr):
+    m, d = tl.program_id(0) * B + tl.arange(0, B)[:, None], tl.arange(0, D)[None, :]
+    q = tl.load(q_ptr + m * D + d)
+    for start in range(0, seqlen, B):
+        n = start + tl.arange(0, B)
+        scores = tl.dot(q, tl.trans(tl.load(k_ptr + n[:, None] * D + d)), input_precision="ieee")
+        tl.store(s_ptr + m * seqlen + n[None, :], scores * D**-0.5)
+
+
+@triton.jit
+def _softmax(s_ptr, lse_ptr, seqlen, B: tl.constexpr):
+    n = tl.arange(0, B)
+    s_ptr += tl.program_id(0) * seqlen + n
+    scores = tl.load(s_ptr, mask=n < seqlen, other=float("-inf"))
+    lse = tl.max(scores, 0) + tl.log(tl.sum(tl.exp(scores - tl.max(scores, 0)), 0))
+    tl.store(s_ptr, tl.exp(scores - lse), mask=n < seqlen)
+    tl.store(lse_ptr + tl.program_id(0), lse)
+
+
+@triton.jit
+def _weighted(s_ptr, v_ptr, out_ptr, seqlen, D: tl.constexpr, B: tl.constexpr):
+    m, d = tl.program_id(0) * B + tl.arange(0, B)[:, None], tl.arange(0, D)[None, :]
+    acc = tl.zeros((B, D), tl.float32)
+    for start in range(0, seqlen, B):
+        n = start + tl.arange(0, B)
+        weights = tl.load(s_ptr + m * seqlen + n[None, :])
+        acc = tl.dot(weights, tl.load(v_ptr + n[:, None] * D + d), acc, input_precision="ieee")
+    tl.store(out_ptr + m * D + d, acc)
+
+
+def attention(q, k, v, *, softmax_scale=None):
+    seqlen, dim = q.shape[2:]
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:3])
+    square = torch.empty((seqlen, seqlen))
+    _scores[(seqlen // 64,)](q, k, square, seqlen, D=dim, B=64)
+    _softmax[(seqlen,)](square, lse, seqlen, B=triton.next_power_of_2(seqlen))
+    _weighted[(seqlen // 64,)](square, v, out, seqlen, D=dim, B=64)
+    return out, lse
+"""
+_TWICE = """
+@triton.jit
+def _products(x_ptr, w_ptr, p_ptr, N: tl.constexpr):
+    for start in range(0, N, 128):
+        c = start + tl.arange(0, 128)
+        at = tl.program_id(0) * N + c
+        tl.store(p_ptr + at, tl.load(x_ptr + at) * tl.load(w_ptr + c))
+
+
+@triton.jit
+def _sums(p_ptr, y_ptr, N: tl.constexpr):
+    total = tl.zeros((128,), tl.float32)
+    for start in range(0, N, 128):
+        at = p_ptr + tl.program_id(0) * N + start + tl.arange(0, 128)
+        total += tl.atomic_add(at, 0.0)
+    tl.store(y_ptr + tl.program_id(0), tl.sum(total, 0))
+
+
+def weighted_row_sum(x, w):
+    y, products = torch.empty(x.shape[0]), torch.empty(x.shape)
+    _products[x.shape[:1]](x, w, products, N=x.shape[1])
+    _sums[x.shape[:1]](products, y, N=x.shape[1])
+    return y
+"""
+_REPEATED = """
+@triton.jit
+def _turned(x_ptr, y_ptr, heads, D: tl.constexpr):
+    row, d = tl.program_id(0), tl.arange(0, D)
+    x = 1.5 - tl.load(x_ptr + row * D + d)
+    for head in range(heads):
+        tl.store(y_ptr + (head * tl.num_programs(0) + row) * D + D - 1 - d, x)
+
+
+@triton.jit
+def _attention(q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, seqlen, D: tl.constexpr, B: tl.constexpr):
+    head, start, d = tl.program_id(1) * seqlen, tl.program_id(0) * B, tl.arange(0, D)[None, :]
+    n = tl.arange(0, B)
+    m = start + n[:, None]
+    q = tl.load(q_ptr + (head + m) * D + d)
+    total, acc = tl.zeros((B, 1), tl.float32), tl.zeros((B, D), tl.float32)
+    for first in range(0, start + B, B):
+        rows = (head + first + n[:, None]) * D + D - 1 - d
+        k, v = 1.5 - tl.load(k_ptr + rows), 1.5 - tl.load(v_ptr + rows)
+        scores = tl.sum(q[:, None, :] * k[None, :, :] + 0.0, 2) * D**-0.5
+        weights = tl.where(first + n[None, :] <= m, tl.exp(scores), 0.0)
+        total += tl.sum(weights, 1)[:, None]
+        acc += tl.sum(weights[:, :, None] * v[None, :, :] + 0.0, 1)
+    tl.store(out_ptr + (head + m) * D + d, acc / total)
+    tl.store(lse_ptr + head + m, tl.log(total))
+
+
+def attention(q, k, v, *, softmax_scale=None):
+    _, heads, seqlen, dim = q.shape
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:3])
+    turned = [torch.empty_like(q), torch.empty_like(q)]
+    for x, y in zip((k, v), turned):
+        _turned[(seqlen,)](x, y, heads, D=dim)
+    _attention[(seqlen // 64, heads)](q, *turned, out, lse, seqlen, D=dim, B=64)
+    return out, lse
+"""
+READS = {
+    "a square in memory": ("p03", "elements read", answer("p03") + _IN_MEMORY),
+    "products, by atomic operations": ("p02", "elements read", answer("p02") + _TWICE),
+    "repeated heads": ("p05", "different elements read", answer("p05") + _REPEATED),
+}
 
 
 ENTRIES = (*CHOSEN, *LED, *CHANGED)

@@ -81,8 +81,8 @@ class Computed:
 
     `operands` and `results` are tiles of all programs, `notes` belong to the operands, `types` to
     operands and results. `makers` are the operations that made the operands, None for an argument
-    of a block; `loops` are the loops around the operation, the innermost first. Accesses to memory
-    are events of this kind, too.
+    of a block; `loops` are the loops around the operation, the innermost first. `used` says whether
+    the kernel uses a result. Accesses to memory are events of this kind, too.
     """
 
     op: Operation
@@ -93,6 +93,7 @@ class Computed:
     types: tuple[Type, ...]
     makers: tuple[Operation | None, ...]
     loops: tuple[Operation, ...]
+    used: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,9 @@ from grader.kernel.machine.ttir import Block, Module, Operation, Type
 ASKING = "machine.note"
 NOTE = Type((), "i1")  # compared by identity
 _MEMORY = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
+_OF_INTEGERS = ("tt.dot", "arith.muli", "tt.mulhiui")  # products are seen of integers too
+REGIONS = ("tt.reduce", "tt.scan", "tt.map_elementwise")  # they apply a function to elements
+_SEEN = (*_MEMORY, *_OF_INTEGERS, *REGIONS)
 LOOPS = ("scf.for", "scf.while")
 _HANDING_ON = (*LOOPS, "scf.if")
 _ENDS = ("scf.yield", "scf.condition")
@@ -57,11 +60,13 @@ class Asking(Operation):
     makers: tuple[Operation | None, ...]
     loops: tuple[Operation, ...]
     noted: tuple[int, ...]  # the values whose notes stand for the operands
+    used: bool
 
 
 def annotate(module: Module) -> int:
     """Annotate a module; return the distance from the number of a value to that of its note."""
     distance = len(module.types)
+    used = {value for op in module.operations for value in op.uses}
     followed = {v for v, type in enumerate(module.types) if type.is_float and not type.pointee}
 
     makers: dict[int, Operation] = {}
@@ -92,9 +97,10 @@ def annotate(module: Module) -> int:
                 if op.name in (*_HANDING_ON, *_ENDS):
                     # Bounds of a loop and conditions are no floats, and add no notes.
                     op.operands += notes(op.operands)
-                elif op.name in _MEMORY or any(value in followed for value in op.results):
+                elif op.name in _SEEN or any(value in followed for value in op.results):
                     asking = Asking(ASKING, notes(op.results), (), op.place)
                     asking.of, asking.loops = op, loops
+                    asking.used = not used.isdisjoint(op.results)
                     asking.makers = tuple(map(makers.get, op.operands))
                     asking.noted = tuple(map(compared, op.operands, asking.makers))
                     asking.operands = (*op.operands, *op.results, *notes(asking.noted))
@@ -127,6 +133,7 @@ def translate(op: Operation, translation: Translation) -> Run:
                 types,
                 op.makers,
                 op.loops,
+                op.used,
             )
         )
         for value in op.results:

@@ -324,8 +324,12 @@ def scan(op: Operation, translation: Translation) -> Run:
             before = [v.narrow(axis, 0, size - distance) for v in values]
             here = [v.narrow(axis, distance, size - distance) for v in values]
             after = combine(env, before, here)
+            first = list(after[0].shape)  # a value that all programs share becomes one of each
+            first[axis] = distance
             pairs = zip(values, after, strict=True)
-            values = [torch.cat([v.narrow(axis, 0, distance), x], axis) for v, x in pairs]
+            values = [
+                torch.cat([v.narrow(axis, 0, distance).expand(first), x], axis) for v, x in pairs
+            ]
             distance *= 2
         for result, value in zip(op.results, values, strict=True):
             env[result] = value.flip(axis) if backwards else value

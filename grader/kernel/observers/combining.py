@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from grader.kernel.machine import elementwise, events
 from grader.kernel.machine.arrays import Tensor, cast
 from grader.kernel.machine.notes import NOTHING
+from grader.kernel.machine.ttir import Operation, operations
 from grader.kernel.observers import trace
 from grader.kernel.observers.knowledge import Note, Rows, is_outer
 from grader.kernel.observers.placement import Placement
@@ -22,13 +23,18 @@ ELEMENTWISE = elementwise.NAMES | {"arith.bitcast", "tt.bitcast"}
 _OPERATIONS = (  # by number, from 1; 0 is any other
     *("arith.subf", "arith.addf", "arith.mulf", "arith.divf", "math.exp2", "math.exp", "tt.dot"),
 )
-# With these alone, without a dot, a kernel can compute scores.
-_PRODUCTS = frozenset(
+# Additions count as products too: eight as one.
+_ADDITIONS = frozenset(
     (
-        *("arith.mulf", "arith.muli", "arith.divf", "tt.precise_divf", "math.fma"),
-        *("tt.extern_elementwise", "math.exp", "math.exp2"),
+        *("arith.addf", "arith.subf", "arith.negf", "math.absf", "tt.clampf"),
+        *("arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf"),
     )
 )
+_FOR_A_PRODUCT = 8
+# Any other function of floats may be a product, or lead to one: cosines do, and logarithms.
+_NO_PRODUCTS = elementwise.CASTS | {"arith.select", "arith.cmpf", "tt.addptr"}
+_PRODUCTS = {name for name in elementwise.NAMES if not name.endswith("i")}  # of integers
+_PRODUCTS = _PRODUCTS - _NO_PRODUCTS - _ADDITIONS | {"arith.muli", "tt.mulhiui"}
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _PRODUCT, _QUOTIENT, _CHOICE, _DIFFERENCE = "arith.mulf", "arith.divf", "arith.select", "arith.subf"
 _SUMS = ("arith.addf", _DIFFERENCE)
@@ -51,8 +57,8 @@ class Combining:
         if outer and type.is_float and event.op.name != _CHOICE:
             self._record.counters[Counter.MULTIPLY_ADDS] += type.numel * len(event.programs)
             self._record.counters[Counter.OF_ELEMENTS] += type.numel * len(event.programs)
-        elif event.op.name in _PRODUCTS and len(type.shape) > 1:
-            self._record.counters[Counter.BESIDE] += type.numel * len(event.programs)
+        else:
+            self._record.counters[Counter.BESIDE] += products(event, [event.op])
         notes = [
             note if own.shape == type.shape else NOTHING
             for note, own in zip(event.notes, event.types, strict=False)
@@ -72,6 +78,12 @@ class Combining:
         if note.is_of_pairs:
             return self._of_pairs(event, notes, note)
         return note
+
+    def applied(self, event: events.Computed) -> None:
+        """Note products in the function that a reduction or a scan applies to elements."""
+        inside = [op for region in event.op.regions for op in operations(region)]
+        if len(inside) > 2 or inside[0].name in _PRODUCTS:  # else a sum or a maximum, and the end
+            self._record.counters[Counter.BESIDE] += products(event, inside)
 
     def _of_pairs(self, event: events.Computed, notes: list[Any], note: Note) -> Note:
         (result,), name, record = event.results, event.op.name, self._record
@@ -111,6 +123,14 @@ class Combining:
         if maker is None or maker.name not in ELEMENTWISE or event.types[0].element != "i1":
             return 0
         return self._record.where.line_of(maker)
+
+
+def products(event: events.Computed, operations: Iterable[Operation]) -> int:
+    """Return how many products some operations may make, each on all elements of a tile."""
+    parts = sum(
+        _FOR_A_PRODUCT * (op.name in _PRODUCTS) + (op.name in _ADDITIONS) for op in operations
+    )
+    return parts * event.types[0].numel * len(event.programs) // _FOR_A_PRODUCT
 
 
 def _sums_up(event: events.Computed, known: list[Note]) -> bool:

@@ -57,6 +57,8 @@ class Touching:
                 self._made.add(touched.start)
                 if event.op.name == "tt.store":
                     self._stored(event, touched)
+                elif event.used:
+                    self._reads.note(touched, made=True)
                 else:
                     self._reads.note_inputs(touched)
         if len(notes) < 2:
@@ -141,9 +143,8 @@ class Touching:
         # By torch's own methods: a result's may be the submission's, if it is a tensor at all.
         tensors = {n: t for n, t in results.items() if isinstance(t, torch.Tensor)}
         starts = {name: torch.Tensor.data_ptr(tensor) for name, tensor in tensors.items()}
-        # Tensors that kernels made may be inputs in another form only if some dot is unknown.
-        made = bool(self._record.counters[Counter.UNKNOWN_DOTS])
-        self._record.counters[Counter.DISTINCT_READ] = self._reads.distinct(made=made)
+        for made, counter in enumerate((Counter.DISTINCT_READ, Counter.DISTINCT_MADE)):
+            self._record.counters[counter] = self._reads.distinct(made=bool(made))
         self._accesses.write()
         self._placement.write(starts)
         self._stores.write(starts, tensors)
@@ -260,8 +261,8 @@ class Reads:
         return rest
 
     def distinct(self, *, made: bool) -> int:
-        """Return how many different elements were read; `made` says whether made ones count."""
-        return sum(int(seen.sum()) for (_, own), seen in self._seen.items() if made or not own)
+        """Return how many different elements were read: those that kernels made, or others."""
+        return sum(int(seen.sum()) for (_, own), seen in self._seen.items() if own == made)
 
     def _see(self, key: tuple[int, bool], size: int, offsets: np.ndarray) -> None:
         if key not in self._seen:

@@ -68,6 +68,7 @@ class Counter(enum.IntEnum):
     OF_ELEMENTS = 33  # multiply-adds outside dots: outer products, sums of rows
     BESIDE = 34  # elementwise products that are no known multiply-adds
     ZERO_LINE = 35  # a division by 0, in a row that exists
+    DISTINCT_MADE = 36  # different elements read of what the call's own kernels made
 
 
 # Columns of the tables.

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from grader.kernel.machine import events
+from grader.kernel.machine.notes import REGIONS
 from grader.kernel.observers import trace
 from grader.kernel.observers.combining import ELEMENTWISE, Combining, Nans
 from grader.kernel.observers.knowledge import moved
@@ -54,8 +55,10 @@ class Tracing:
         self._begins = [
             room.launched for room in (record, touching, pairs, products, steps) if room
         ]
+        combining = Combining(record, placement, nans)
+        self._applied = combining.applied
         self._looks = {
-            **dict.fromkeys(ELEMENTWISE, Combining(record, placement, nans).computed),
+            **dict.fromkeys(ELEMENTWISE, combining.computed),
             **dict.fromkeys(_MOVES, moved),
             **dict.fromkeys(_ACCESSES, touching.touched),
             "tt.dot": products.multiplied,
@@ -85,6 +88,8 @@ class Tracing:
                 self._steps.round_ended(event)
         elif isinstance(event, events.Computed):
             self._where.at(event.op)
+            if event.op.name in REGIONS:
+                self._applied(event)
             look = self._looks.get(event.op.name)
             return look and look(event)
         return None
