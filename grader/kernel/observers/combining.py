@@ -10,7 +10,7 @@ import torch
 
 from grader.kernel.machine import elementwise, events
 from grader.kernel.machine.arrays import Tensor, cast
-from grader.kernel.machine.notes import NOTHING
+from grader.kernel.machine.notes import NOTHING, together
 from grader.kernel.observers import trace
 from grader.kernel.observers.knowledge import Note, Rows, is_outer
 from grader.kernel.observers.placement import Placement
@@ -62,6 +62,10 @@ class Combining:
         self._nans.look(event, axes)
         if not known:
             return NOTHING
+        condition = event.operands[0]
+        if event.op.name == _CHOICE and condition.numel() == condition.shape[0]:
+            if not any(map(_of_pairs, notes)):
+                return _of_programs(condition.flatten(), *notes[1:])
         if not _sums_up(event, known):
             self._placement.meet(known, len(event.programs), type.shape)
         product = next((note.product for note in known if note.product), None)
@@ -111,6 +115,15 @@ class Combining:
         if maker is None or maker.name not in ELEMENTWISE or event.types[0].element != "i1":
             return 0
         return self._record.where.line_of(maker)
+
+
+def _of_programs(condition: Tensor, one: Any, other: Any) -> Any:
+    """Return what is known where each program chooses one tile or the other, as in a branch."""
+    if bool(condition.all()) or not bool(condition.any()):
+        return one if bool(condition[0]) else other
+    yes, no = condition.nonzero()[:, 0], (~condition).nonzero()[:, 0]
+    place = torch.cat([yes, no]).argsort()
+    return together([one[yes], other[no]], [len(yes), len(no)], place)
 
 
 def _sums_up(event: events.Computed, known: list[Note]) -> bool:
