@@ -62,10 +62,9 @@ class Combining:
         self._nans.look(event, axes)
         if not known:
             return NOTHING
-        condition = event.operands[0]
-        if event.op.name == _CHOICE and condition.numel() == condition.shape[0]:
-            if not any(map(_of_pairs, notes)):
-                return _of_programs(condition.flatten(), *notes[1:])
+        condition, of_pairs = event.operands[0], any(map(_of_pairs, notes))
+        if event.op.name == _CHOICE and not of_pairs and condition[0].numel() == 1:
+            return _of_programs(condition.flatten(), *notes[1:])
         if not _sums_up(event, known):
             self._placement.meet(known, len(event.programs), type.shape)
         product = next((note.product for note in known if note.product), None)
