@@ -88,7 +88,9 @@ class Combining:
         by_factor = name == _PRODUCT and mask is not None
         made = mask is not None and not mask_line
         made = made and (by_factor or bool(((mask > 0) & (mask < trace.DROWNED)).any()))
-        if name == _CHOICE or made:
+        # What was hidden before may be hidden once more, where the scores say so themselves.
+        anew = name == _CHOICE and not (_of_pairs(notes[0]) and notes[0].mask_line)
+        if anew or made:
             mask_line = self._made_at(event) or record.where.line
             record.arrays["mask_lines"][record.kernel] = mask_line
             rows = "queries" if over_queries else "keys"
