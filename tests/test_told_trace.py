@@ -350,7 +350,7 @@ def test_one_message_speaks_of_one_query():
 
 
 def test_a_state_in_bf16_is_compared():
-    scale = "default_scale(softmax_scale, head_dim)"
+    scale = "q, default_scale(softmax_scale, head_dim)"
     wrong = edited(whole_answer("p04"), (scale, f"{scale} * (1 + (q.dtype == torch.bfloat16))"))
     message = next(iter(messages("p04", wrong, "half").values()))
     assert "bf16" in message.input and message.help is None and message.trace.rounds
