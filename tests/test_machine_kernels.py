@@ -227,6 +227,16 @@ def selects_a_tensor(x, y, n: tl.constexpr):
     tl.store(y + i, tl.load(tl.where(i % 2 == 0, x + i, y + i)))
 
 
+@computes(lambda x: torch.where(torch.arange(N) % 2 == 1, 0.0, x), grid=(N,))
+@triton.jit
+def selects_by_program(x, y, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tile = tl.load(x + i)
+    if tl.program_id(0) % 2 == 0:  # Triton makes a selection of this branch
+        tile = tl.zeros([n], tl.float32)
+    tl.store(y + i, tile, mask=i == n - 1 - tl.program_id(0))
+
+
 @computes(lambda x: torch.where(x.abs() < 1, (x * x).maximum(x.clamp(max=0.5)), 0.0))
 @triton.jit
 def words_of_python(x, y, n: tl.constexpr, hidden=None):

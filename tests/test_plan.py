@@ -130,6 +130,11 @@ def test_host_code_that_asks_for_values_is_answered(name: str) -> None:
     assert [f.message.headline for f in judged.wrong.values()] == []
 
 
+def test_what_is_empty_may_lie_past_its_storage() -> None:
+    source = answer("run(x, w, y, torch.cat([every, every.new_empty(2, 0, 4)[1].flatten()]))")
+    assert not judge(source, P02, checks={"plain"}).wrong
+
+
 def test_the_values_of_tensors_are_printed() -> None:
     source = answer("run(x, w, y, every[:1]); print('first', every[:3], y.shape)")
     message = judge(source, P02, checks={"plain"}).of("plain").message

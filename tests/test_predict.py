@@ -10,7 +10,8 @@ import pytest
 from benchmarks.predicting import SHAPES, is_fitted
 from grader.commands.cli import main
 from grader.commands.predict.command import Predicted, predicted, render
-from grader.isolate.compiled import call_of, compile_calls, unavailable
+from grader.isolate.compiled import Compiled, call_of, compile_calls, unavailable
+from grader.isolate.predicted import predicted_call
 from grader.kernel.compile.listing import read
 from grader.kernel.compile.model import GPUS, CannotTell, Launched, _handed_out, expect_known
 from grader.kernel.compile.work import work
@@ -18,6 +19,7 @@ from grader.kernel.machine.visits import DependsOnData, Region, Visited, visited
 from grader.source.submission import Source
 from grader.spec.cases import resolve
 from grader.spec.problem import ROOT, load_problem
+from grader.spec.protocol import Ended
 from tests import forked
 from tests.harness import edited, whole_answer
 
@@ -196,3 +198,9 @@ def test_a_call_that_fails_says_so():
         "    check_attention(q, k, v", "    raise KeyError(3)\n    check_attention(q, k, v", 1
     )
     assert "the call did not end: KeyError" in " ".join(render_of("p04", text).split())
+
+
+def test_a_call_that_was_stopped_says_so():
+    stopped = Compiled(80, (), (), 0, 10.0, predicted=Ended(timeout=True, waited_s=10.0))
+    call = predicted_call(resolve({"rows": 8, "cols": 8}, "bf16", ""), [stopped])
+    assert call.unknown.endswith(": no result after 10 s: the call was stopped")

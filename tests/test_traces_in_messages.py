@@ -347,3 +347,10 @@ def test_one_message_speaks_of_one_query():
     query = re.match(r"out\[0, 0, (\d+), ", message.worst)[1]
     assert f"query {query} of head 0 counted " in cause.diagnosis.note
     assert f"such as query {query} and key " in state(message.trace)
+
+
+def test_a_state_in_bf16_is_compared():
+    scale = "q, default_scale(softmax_scale, head_dim)"
+    wrong = edited(whole_answer("p04"), (scale, f"{scale} * (1 + (q.dtype == torch.bfloat16))"))
+    message = next(iter(messages("p04", wrong, "half").values()))
+    assert "bf16" in message.input and message.help is None and message.trace.rounds

@@ -206,12 +206,12 @@ def _of_reply(reply: Reply, signature: str) -> CaseOutcome:
 
 def _of_end(ended: Ended, what: str) -> CaseOutcome:
     if not ended.started:
-        sentence = _how_ended(ended, "start")
+        sentence = ended.how("start")
         return CaseOutcome(Verdict.INTERNAL, f"the judge's worker did not start: {sentence}")
     help = None
     verdict = Verdict.CRASH
     if ended.starved_s:
-        return CaseOutcome(Verdict.NOT_MEASURED, _how_ended(ended, what), help=_STARVED_HELP)
+        return CaseOutcome(Verdict.NOT_MEASURED, ended.how(what), help=_STARVED_HELP)
     if ended.timeout:
         verdict = Verdict.TIMEOUT
         help = _LOOP_HELP
@@ -229,26 +229,7 @@ def _of_end(ended: Ended, what: str) -> CaseOutcome:
         help = "a process dies like this when it writes to memory that is not its own"
     if ended.recursive:
         help = RECURSION_HELP
-    headline = _how_ended(ended, what)
+    headline = ended.how(what)
     return CaseOutcome(
         verdict, headline, line=ended.line, help=help, looping=ended.timeout and not ended.compiling
     )
-
-
-def _how_ended(ended: Ended, what: str) -> str:
-    if ended.starved_s:
-        return (
-            f"not measured: the machine is too busy: the {what} had {ended.waited_s:.3g} s and"
-            f" waited {ended.starved_s:.3g} s for a core"
-        )
-    if ended.compiling:
-        return f"Triton was still compiling after {ended.waited_s:.3g} s: the {what} was stopped"
-    if ended.timeout:
-        return f"no result after {ended.waited_s:.3g} s: the {what} was stopped"
-    if ended.over is not None:
-        return f"the judge ended the {what}: {ended.over}"
-    if ended.signal_name:
-        return f"the process died with {ended.signal_name} during the {what}"
-    if ended.exit_code is not None:
-        return f"the process exited with code {ended.exit_code} during the {what}"
-    return f"the process closed its connection to the judge during the {what}"

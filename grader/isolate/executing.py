@@ -177,8 +177,9 @@ class Replay:
         stored, kind = self._stored.get(number), _ELEMENTS[dtype]
         if stored is None:
             raise BadText("a tensor of a plan that no step makes")
-        start, last = offset * kind.itemsize, offset + extent(sizes, strides)
-        if min([offset, *sizes, *strides, 0]) < 0 or last * kind.itemsize > stored.size:
+        start, count = offset * kind.itemsize, extent(sizes, strides)
+        past = count and start + count * kind.itemsize > stored.size  # what is empty lies anywhere
+        if min([offset, *sizes, *strides, 0]) < 0 or past:
             raise BadText("a tensor of a plan reaches past its storage")
         place = (stored.base + start) // kind.itemsize
         with unseen():

@@ -60,8 +60,9 @@ def _why(chip: Compiled) -> str:
     result = chip.predicted
     if result is None or failed(result):
         bad = next((r for r in (result, *chip.results) if r is not None and failed(r)), None)
-        said = "it was not made"
-        if bad is not None:
-            said = str(bad) if isinstance(bad, Ended) else f"{bad.error_type}: {bad.text}"
-        return f"{name}: the call did not end: {said}"
+        if bad is None:
+            return f"{name}: the call was not made"
+        if isinstance(bad, Ended):
+            return f"{name}: {bad.how('call')}"
+        return f"{name}: the call did not end: {bad.error_type}: {bad.text}"
     return "" if chip.predictions else f"{name}: the call launched no kernel"

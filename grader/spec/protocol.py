@@ -122,6 +122,25 @@ class Ended:
     over: str | None = None
     starved_s: float = 0.0
 
+    def how(self, what: str) -> str:
+        """Say how it ended, during `what`."""
+        if self.starved_s:
+            return (
+                f"not measured: the machine is too busy: the {what} had {self.waited_s:.3g} s and"
+                f" waited {self.starved_s:.3g} s for a core"
+            )
+        if self.compiling:
+            return f"Triton was still compiling after {self.waited_s:.3g} s: the {what} was stopped"
+        if self.timeout:
+            return f"no result after {self.waited_s:.3g} s: the {what} was stopped"
+        if self.over is not None:
+            return f"the judge ended the {what}: {self.over}"
+        if self.signal_name:
+            return f"the process died with {self.signal_name} during the {what}"
+        if self.exit_code is not None:
+            return f"the process exited with code {self.exit_code} during the {what}"
+        return f"the process closed its connection to the judge during the {what}"
+
 
 def failed(result: Reply | Ended) -> bool:
     """Whether a worker's answer is anything but success."""

@@ -107,4 +107,22 @@ WRONG = (
         ("dk dv at the query head", "", "GROUP-OF-OTHER-HEADS", ("at = ((b * H + h) // G * T + n)", "at = ((b * H + h) % (H // G) * T + n)")),
         ("delta with the logit", "", "OTHER-TERMS", ("delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)", "delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1) + lse")),
     ),
+    *of(
+        "p04-flat_persistent_loop",
+        ("maximum not begun anew", "half large_logits", "ROWS-APART HEADS-APART", ("            m = tl.full([BLK], float(\"-inf\"), tl.float32)\n            den", "            den")),
+        ("q of the program and not of its tile", "", "ROWS-STORED-TWICE", ("        rows = i * BLK + r\n", "        b, h, _ = _locate(pid, tiles, H)\n        rows = i * BLK + r\n")),
+    ),
+    *of(
+        "p04-last_to_arrive_joins",
+        ("sums joined without their weights", "plain", "ROWS-SCALED", ("den += w * tl.load", "den += tl.load")),
+        ("keys of a split rounded down", "", "KEYS-NEVER-VISITED", ("per_split = tl.cdiv(tl.cdiv(end, BN), SPLITS) * BN", "per_split = tl.cdiv(end, BN) // SPLITS * BN")),
+    ),
+    *of(
+        "p06-tiles_before_key_zero",
+        ("span one key short", "", "KEYS-NEVER-VISITED", ("last - lo + W - 1, last", "last - lo + W - 2, last")),
+    ),
+    *of(
+        "p09-sinks_by_atomics",
+        ("sinks in the window twice", "", "KEYS-COUNTED-TWICE SINKS-COUNTED-TWICE", ("far = (n < S)[None, :] & (m[:, None] - n[None, :] >= W)", "far = (n < S)[None, :] & (m[:, None] >= n[None, :])")),
+    ),
 )

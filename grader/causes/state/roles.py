@@ -19,8 +19,8 @@ from grader.causes.state.online import State
 from grader.kernel.observers.rounds import Variable
 
 LN_2 = math.log(2.0)
-# fp32 rounds in the 7th digit, and sums add up; 16-bit inputs round the weights in the 4th.
-TOLERANCES = {"fp32": 2e-4, "fp16": 5e-2}
+# fp32 rounds in the 7th digit, and sums add up; 16-bit inputs round the weights in the 4th or 3rd.
+TOLERANCES = {"fp32": 2e-4, "fp16": 5e-2, "bf16": 1e-1}
 _LEAST = 1e-37  # what is smaller underflows in fp32
 
 Reference = tuple[np.ndarray, ...]  # by round: what is subtracted, in units of the scaled scores

@@ -159,7 +159,8 @@ class _Parser:
                 else:
                     blocks.append(Block(label[1], own))
             else:
-                blocks[-1].operations.append(self._operation(line))
+                op = self._operation(line)
+                blocks[-1].operations += [*self._spread(op), op]
         raise BadText("a region is not closed")
 
     # -- operations ---------------------------------------------------------------------------
@@ -182,6 +183,20 @@ class _Parser:
             raise Unmodelled(error.what, op.place) from None
         op.results = tuple(self._define(n, t, op.place) for n, t in zip(names, types, strict=True))
         return op
+
+    def _spread(self, op: Operation) -> list[Operation]:
+        """Return what makes a tile of the condition of a selection, where one holds for all lanes.
+
+        Triton makes such a selection of a branch that chooses between tiles.
+        """
+        if op.name != "arith.select":
+            return []
+        condition, shape = op.operands[0], self.module.type(op.results[0]).shape
+        if self.module.type(condition).shape == shape:
+            return []
+        tile = self._define("", Type(shape, "i1"))
+        op.operands = (tile, *op.operands[1:])
+        return [Operation("tt.splat", (tile,), (condition,), op.place)]
 
     def _placed(self, line: str) -> tuple[str, Place]:
         match = _LOCATION.search(line)

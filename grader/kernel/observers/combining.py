@@ -10,7 +10,7 @@ import torch
 
 from grader.kernel.machine import elementwise, events
 from grader.kernel.machine.arrays import Tensor, cast
-from grader.kernel.machine.notes import NOTHING
+from grader.kernel.machine.notes import NOTHING, together
 from grader.kernel.machine.ttir import Operation, operations
 from grader.kernel.observers import trace
 from grader.kernel.observers.knowledge import Note, Rows, is_outer
@@ -68,6 +68,9 @@ class Combining:
         self._nans.look(event, axes)
         if not known:
             return NOTHING
+        condition, of_pairs = event.operands[0], any(map(_of_pairs, notes))
+        if event.op.name == _CHOICE and not of_pairs and condition[0].numel() == 1:
+            return _of_programs(condition.flatten(), *notes[1:])
         if not _sums_up(event, known):
             self._placement.meet(known, len(event.programs), type.shape)
         product = next((note.product for note in known if note.product), None)
@@ -97,7 +100,9 @@ class Combining:
         by_factor = name == _PRODUCT and mask is not None
         made = mask is not None and not mask_line
         made = made and (by_factor or bool(((mask > 0) & (mask < trace.DROWNED)).any()))
-        if name == _CHOICE or made:
+        # What was hidden before may be hidden once more, where the scores say so themselves.
+        anew = name == _CHOICE and not (_of_pairs(notes[0]) and notes[0].mask_line)
+        if anew or made:
             mask_line = self._made_at(event) or record.where.line
             record.arrays["mask_lines"][record.kernel] = mask_line
             rows = "queries" if over_queries else "keys"
@@ -131,6 +136,15 @@ def products(event: events.Computed, operations: Iterable[Operation]) -> int:
         _FOR_A_PRODUCT * (op.name in _PRODUCTS) + (op.name in _ADDITIONS) for op in operations
     )
     return parts * event.types[0].numel * len(event.programs) // _FOR_A_PRODUCT
+
+
+def _of_programs(condition: Tensor, one: Any, other: Any) -> Any:
+    """Return what is known where each program chooses one tile or the other, as in a branch."""
+    if bool(condition.all()) or not bool(condition.any()):
+        return one if bool(condition[0]) else other
+    yes, no = condition.nonzero()[:, 0], (~condition).nonzero()[:, 0]
+    place = torch.cat([yes, no]).argsort()
+    return together([one[yes], other[no]], [len(yes), len(no)], place)
 
 
 def _sums_up(event: events.Computed, known: list[Note]) -> bool:
