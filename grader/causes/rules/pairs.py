@@ -376,17 +376,21 @@ def _missing(case: Case, counted: CountedPairs) -> Sighting | None:
 
 
 def _masked_for_another(case: Case, counted: CountedPairs) -> Sighting | None:
-    """Find pairs of sinks that one loop masks, as it should, and that no other loop visits."""
+    """Find pairs that one loop leaves to another by its mask, and that the other never visits.
+
+    One of the loops is over pairs inside the window, the other over sinks before it.
+    """
     far, missing = before_the_window(case), counted.missing
-    number = int(np.bincount(counted.masked_at[missing], minlength=1).argmax())
+    number = int(np.bincount(counted.masked_at[missing & counted.visited], minlength=1).argmax())
     own = counted.masked_at == number
-    if not number or (missing & ~far).any() or not (counted.taken & far).any():
+    other = far if (missing & far).any() else ~far  # the pairs of the other loop
+    if not number or (missing & ~other).any() or not (counted.taken & other).any():
         return None
-    if (counted.taken & far & own).any() or not (counted.taken & ~far & own).any():
+    if (counted.taken & other & own).any() or not (counted.taken & ~other & own).any():
         return None
     return Sighting(
         "KEYS-NEVER-VISITED",
-        counted.line_of(counted.taken_at, counted.taken & far),
+        counted.line_of(counted.taken_at, counted.taken & other),
         through=kernel_of_missing(case, counted),
         visible=visible_to(counted),
         row=one_row(counted, missing, "never counted"),
