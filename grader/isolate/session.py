@@ -299,9 +299,9 @@ class Session:
                 self._carried_out = False
                 asks = isinstance(planned, Reply) and planned.status is Status.ASKS
                 # A fault of a kernel comes before one of the host code behind its launch.
-                if isinstance(planned, Ended) or not (
-                    asks or planned.launches or not failed(planned)
-                ):
+                if isinstance(planned, Ended):
+                    return planned
+                if failed(planned) and not asks and not planned.launches:
                     return planned
                 both = (fds[0], text.fd, *fds[1:])
                 done = self._ask(executor, "carry_out", call_s, both, fields)

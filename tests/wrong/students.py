@@ -124,5 +124,6 @@ WRONG = (
     *of(
         "p09-sinks_by_atomics",
         ("sinks in the window twice", "", "KEYS-COUNTED-TWICE SINKS-COUNTED-TWICE", ("far = (n < S)[None, :] & (m[:, None] - n[None, :] >= W)", "far = (n < S)[None, :] & (m[:, None] >= n[None, :])")),
+        ("queries of the window end early", "", "KEYS-NEVER-VISITED", ("tl.minimum(j * BN + BN - 1 + W, T)", "tl.minimum(j * BN + W, T)")),
     ),
 )

@@ -5,33 +5,41 @@ from __future__ import annotations
 import dataclasses
 
 from grader.causes.rules.sighting import Sighting
-from grader.kernel.observers.trace import Counter, Trace
+from grader.kernel.observers.trace import MINUS, NAN_MAKERS, Counter, Trace
 from grader.spec.cases import Case
 from grader.spec.trace_record import TraceRecord
 
-_SUBTRACTION, _DIVISION, _MINUS, _PLUS = 1, 4, 1, 2  # see grader.kernel.observers.combining
-_MAKING_NAN = {1: "inf - inf", 2: "inf - inf", 3: "0 * inf", 4: "0 / 0 or inf / inf"}
+_SUBTRACTION, _DIVISION = "arith.subf", "arith.divf"
+_MAKING_NAN = {
+    **dict.fromkeys((_SUBTRACTION, "arith.addf"), "inf - inf"),
+    "arith.mulf": "0 * inf",
+    _DIVISION: "0 / 0 or inf / inf",
+}
 
 
 def nan(trace: Trace) -> Sighting | None:
     """Find a subtraction of equal infinities, or a division, if it alone makes NaN."""
-    operation = trace.count(Counter.NAN_OPERATION)
-    if trace.count(Counter.NAN_KINDS) == 1 and operation == _DIVISION:
-        return None if trace.count(Counter.INFINITE_LINE) else Sighting("SUM-OUT-OF-RANGE")
-    if trace.count(Counter.NAN_KINDS) != 1 or operation != _SUBTRACTION:
+    if trace.count(Counter.NAN_KINDS) != 1:
         return None
-    line = trace.count(Counter.NAN_LINE)
-    if trace.count(Counter.NAN_SIGN) == _MINUS:
-        return Sighting("NAN-FROM-INF-MINUS-INF", line)
-    if trace.count(Counter.NAN_SIGN) == _PLUS:
-        return Sighting("NAN-FROM-PLUS-INFINITY", line)
+    if _first_maker(trace) == _DIVISION and not trace.count(Counter.INFINITE_LINE):
+        return Sighting("SUM-OUT-OF-RANGE")
+    line, sign = trace.count(Counter.NAN_LINE), trace.count(Counter.NAN_SIGN)
+    if _first_maker(trace) == _SUBTRACTION and sign:
+        id = "NAN-FROM-INF-MINUS-INF" if sign == MINUS else "NAN-FROM-PLUS-INFINITY"
+        return Sighting(id, line)
     return None
+
+
+def _first_maker(trace: Trace) -> str:
+    """Return the operation that made the first NaN, "" if none of those with a number did."""
+    number = trace.count(Counter.NAN_OPERATION)
+    return NAN_MAKERS[number - 1] if number else ""
 
 
 def by_zero(trace: Trace) -> Sighting | None:
     """Find a division by a sum of 0, to which nothing was added, if no NaN was made before."""
-    line, before = trace.count(Counter.ZERO_LINE), trace.count(Counter.NAN_OPERATION)
-    if not line or before not in (0, _DIVISION):
+    line = trace.count(Counter.ZERO_LINE)
+    if not line or _first_maker(trace) not in ("", _DIVISION):
         return None
     return Sighting("SUM-OUT-OF-RANGE", line, variant="zero", part="divisor", symptom=True)
 
@@ -46,8 +54,7 @@ def first_nan(trace: Trace) -> tuple[int, str]:
     """Return the line of the first NaN and what makes it; 0 if several operations make one."""
     if trace.count(Counter.NAN_KINDS) != 1:
         return 0, ""
-    how = _MAKING_NAN.get(trace.count(Counter.NAN_OPERATION), "")
-    return trace.count(Counter.NAN_LINE), how
+    return trace.count(Counter.NAN_LINE), _MAKING_NAN.get(_first_maker(trace), "")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,9 +20,6 @@ from grader.kernel.observers.trace import STATISTIC, Counter
 
 ELEMENTWISE = elementwise.NAMES | {"arith.bitcast", "tt.bitcast"}
 
-_OPERATIONS = (  # by number, from 1; 0 is any other
-    *("arith.subf", "arith.addf", "arith.mulf", "arith.divf", "math.exp2", "math.exp", "tt.dot"),
-)
 # Additions count as products too: eight as one.
 _ADDITIONS = frozenset(
     (
@@ -306,7 +303,7 @@ class Nans:
         if not bool(born.any()):
             return
         name, counters = event.op.name, self._record.counters
-        kind = _OPERATIONS.index(name) + 1 if name in _OPERATIONS else 0
+        kind = trace.NAN_MAKERS.index(name) + 1 if name in trace.NAN_MAKERS else 0
         if not self._kinds:
             self._record.note_line(Counter.NAN_LINE)
             counters[Counter.NAN_OPERATION] = kind
@@ -338,7 +335,7 @@ def _marked(there: Tensor) -> Tensor:
 
 
 def _sign(numbers: torch.Tensor) -> int:
-    """Return 1 where all of some numbers are -inf, 2 where all are +inf, 0 elsewhere."""
+    """Return MINUS if all of some numbers are -inf, PLUS if all are +inf, else 0."""
     if not bool(numbers.isinf().all()):
         return 0
-    return 1 if bool((numbers < 0).all()) else 2 if bool((numbers > 0).all()) else 0
+    return trace.MINUS * bool((numbers < 0).all()) + trace.PLUS * bool((numbers > 0).all())

@@ -24,6 +24,10 @@ LINES = 64
 SOURCE_LINES = 255  # numbered lines that pairs can have; 0 is none
 SEVERAL_LINES = 255
 DROWNED = 3  # in `masks`: see `Trace`
+NAN_MAKERS = (  # operations by number, from 1; 0 is any other
+    *("arith.subf", "arith.addf", "arith.mulf", "arith.divf", "math.exp2", "math.exp", "tt.dot"),
+)
+MINUS, PLUS = 1, 2  # signs of infinities
 PROGRAMS = 4096
 MAX_PAIRS = 16 * 2**20
 _MOST = 2**53  # the largest count: weeks of computing
