@@ -32,9 +32,13 @@ class NoNames(Casebook):
 def rejection(mutant: Mutant, seed: str) -> list[str]:
     """Judge a wrong kernel until each of its checks has rejected it by a wide margin."""
     source = mutant.applied_to(whole_answer(mutant.problem))
-    enough = last_is_wrong if mutant.caught_as else _decided_by_numbers
+    is_enough = last_is_wrong if mutant.caught_as else _decided_by_numbers
+
+    def enough(found: dict[Place, Finding]) -> bool:
+        return next(reversed(found))[0] in mutant.checks and is_enough(found)
+
     # Whether an input was written to, an earlier case has to show.
-    checks = {*mutant.checks, *(["plain"] if "arguments" in mutant.checks else [])}
+    checks = None if "arguments" in mutant.checks else {*mutant.checks}
     given = {"checks": checks, "seed": seed, "policy": mutant.keeps_policy, "enough": enough}
     with mock.patch.object(harness, "Casebook", NoNames):
         return _not_rejected(mutant, judge(source, load_problem(mutant.problem), **given))

@@ -151,14 +151,21 @@ def _between_rows(rows: list[dict[str, int]]) -> Sighting | None:
 def never_read(case: Case, trace: Trace) -> Sighting | None:
     """Find q or k that no program reads though tiles are multiplied: another input replaces it.
 
-    v may be unread because its product goes nowhere, which is another mistake.
+    v may be unread because its product goes nowhere, which is another mistake. A forward pass that
+    reads as many elements as there are of all three reads a copy of the one.
     """
     lines: dict[str, set[int]] = {name: set() for name in ("q", "k", "v")}
+    names = set()
     for row in accesses(trace):
+        names.add(row["name"])
         lines.get(row["name"], set()).add(row["line"])
     missing = [name for name, of in lines.items() if not of]
     again = [min(of) for of in lines.values() if len(of) > 1]
     if missing not in (["q"], ["k"]) or not trace.count(Counter.MULTIPLY_ADDS):
+        return None
+    rows = case.num_q_heads * case.seqlen_q + 2 * case.num_kv_heads * case.seqlen_k
+    every = case.batch * rows * case.head_dim
+    if "dout" not in names and trace.count(Counter.DISTINCT_READ) >= every:
         return None
     others = " and ".join(name for name, of in lines.items() if of)
     return Sighting("INPUT-NEVER-READ", min(again, default=0), name=missing[0], others=others)
