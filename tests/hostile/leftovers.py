@@ -119,8 +119,9 @@ TRICKS = (
     ),
     _leaves(
         "a folder that nobody may read",
-        "os.makedirs(own('locked/inner'), exist_ok=True)\nopen('locked/inner/x', 'w').close()\n"
-        "os.chmod('locked', 0)\n",
+        "if not os.path.exists('locked'):\n"
+        "    os.makedirs(own('locked/inner'))\n    open('locked/inner/x', 'w').close()\n"
+        "    os.chmod('locked', 0)\n",
     ),
     _leaves(
         "files in its home",
