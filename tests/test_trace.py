@@ -132,14 +132,18 @@ def test_counts_that_contradict_each_other_are_not_believed(problem_id, how):
     assert all(amount.ratio >= 0 for amount in amounts.values())
 
 
-@pytest.mark.parametrize(("unknown", "done"), [(2**19, 2**19), (2**20 - 9, 2**20)])
-def test_reads_of_unknown_tensors_count_where_the_inputs_must_be_among_them(unknown, done):
+@pytest.mark.parametrize(
+    ("unknown", "all_count"),
+    [(lambda pairs: pairs - 1, False), (lambda pairs: pairs, True), (lambda _: 2**20 - 9, True)],
+)
+def test_reads_of_unknown_tensors_count_where_they_may_be_inputs_or_scores(unknown, all_count):
     case = CASES["p04"]
+    made = unknown(case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k)
     shape, memory, arrays = empty(case)
     counters = arrays["counters"]
-    counters[Counter.ELEMENTS_READ], counters[Counter.UNKNOWN_READS] = 2**20, unknown
+    counters[Counter.ELEMENTS_READ], counters[Counter.UNKNOWN_READS] = 2**20, made
     figures = figures_of(load_problem("p04"), case, Trace.of(shape, memory))
-    assert figures.elements_read.done == done
+    assert figures.elements_read.done == 2**20 - made * (not all_count)
 
 
 def test_rows_of_a_table_that_do_not_fit_are_left_out():
