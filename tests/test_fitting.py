@@ -199,6 +199,16 @@ def test_a_result_that_stops_short_of_a_mistake_does_not_show_it():
         assert (fit >= Fit.WHOLE) is shown
 
 
+@pytest.mark.parametrize(("size", "fit"), [(1e9, Fit.INFINITE), (10.0, Fit.CONTRADICTED)])
+def test_numbers_that_a_mistake_makes_far_too_large_do_not_contradict_it(size, fit):
+    made = Made("p08", {"seqlen": 50, "num_q_heads": 2}, "fp32")
+    truth = made.expected.truth["dk"]
+    predicted = {"dk": size * (1.0 + truth.abs())}
+    off_by_a_half = {"dk": 1.5 * predicted["dk"]}
+    assert fitting._fit(predicted, made.result(predicted)) is Fit.EXACTLY
+    assert fitting._fit(predicted, made.result(off_by_a_half)) is fit
+
+
 def test_what_a_mistake_hardly_changes_shows_it_where_all_that_is_wrong_is_next_to_it():
     made = Made("p06", {"seqlen": 256, "window_size": 128}, "fp32")
     (mistake,) = (m for m in made.mistakes if m.id == "WINDOW-ONE-LARGER")

@@ -70,6 +70,23 @@ def test_held_workers_have_imported_before_anything_is_timed(monkeypatch):
     assert did[13:] == [*turns, "3 is closed"]
 
 
+def test_what_a_held_worker_allocates_at_import_counts(monkeypatch):
+    did, run = [], measuring(REQUEST.model_copy(update={"device": "cuda"}))
+    monkeypatch.setattr(run, "_naive_memory", list)
+    monkeypatch.setattr(run, "_naive_block", lambda *_, **__: None)
+    monkeypatch.setattr(speed, "overhead", lambda *_: 0.0)
+    monkeypatch.setattr(run, "_bytes_before", lambda: did.append("bytes") or 7)
+    monkeypatch.setattr(run, "_attach", lambda worker: did.append("import"))
+
+    def memory_of(workers, naive_extra, before):
+        raise KeyError(before)
+
+    monkeypatch.setattr(run, "_memory_of", memory_of)
+    with pytest.raises(KeyError, match="7"):
+        run._measure_in([Held(0, did)], load_problem("p04").benchmarks_on("cuda")[0])
+    assert did.index("bytes") < did.index("import")
+
+
 def test_workers_are_held_in_a_jail_on_a_gpu_alone(monkeypatch):
     asked = []
     monkeypatch.setattr(measurement, "_worker", lambda *_, **settings: asked.append(settings))

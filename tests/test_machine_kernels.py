@@ -317,6 +317,15 @@ def scans_by_a_function(x, y, n: tl.constexpr):
     tl.store(y + at, shift)
 
 
+@computes(affine_scan, (2,))
+@triton.jit
+def scans_what_programs_share_with_what_is_their_own(x, y, n: tl.constexpr):
+    at = tl.arange(0, 4)[:, None] * 8 + tl.arange(0, 8)
+    v = tl.load(x + at)
+    _, shift = tl.associative_scan((v, v + 1.0 + tl.program_id(0)), 0, affine, reverse=True)
+    tl.store(y + at, shift, mask=tl.program_id(0) == 0)
+
+
 @pytest.mark.parametrize(
     ("kernel", "expected", "grid"), KERNELS, ids=lambda v: getattr(v, "__name__", "")
 )

@@ -165,8 +165,11 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     rounding = mistaken.abs().mul_(2.0 * torch.finfo(result.got[name].dtype).eps)
     much_closer = distance <= _MUCH_CLOSER * moved_close
     off = (got - mistaken).abs_()
-    largest = _blown_up(mistaken, truth)
-    much_closer |= off <= torch.maximum(rounding, _MUCH_CLOSER * largest)
+    # Where a mistake makes numbers of a head far too large, all of them are rounded as the largest.
+    far, largest = _FAR_TOO_LARGE * _largest_of_head(truth), _largest_of_head(mistaken)
+    blown_up = (largest > far) & largest.isfinite()
+    much_closer |= off <= rounding
+    much_closer |= blown_up & (off <= _MUCH_CLOSER * largest)
     # An element that a mistake leaves at 0 must be 0: a small number is one that was computed.
     follows = much_closer | (distance <= near) & ((mistaken != 0.0) | (got == 0.0))
     next_to = off <= _NEXT_TO_MISTAKE * torch.minimum((mistaken - truth).abs(), mistaken.abs())
@@ -182,7 +185,7 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
     # Many mistakes lead to infinity, so it counts for none of them.
     apart &= (moved_close > 5.0 * near) & ~infinite
     # Rounding may change numbers so large by any factor: these neither follow nor contradict.
-    too_large = (largest > 0.0) & ~(got.abs() <= _FAR_TOO_LARGE * _largest(truth))
+    too_large = blown_up & ~(got.abs() <= far)
     consistent = bool((result.right[name] | follows | undetermined | too_large).all())
     consistent = consistent and not _plainly_right(got, truth, mistaken, moved)
     consistent = consistent and not _stops_short(got, truth, mistaken, apart & follows)
@@ -221,18 +224,8 @@ def _stops_short(
     return abs(middle) > _SHORT and high - low < _SHORT_SPREAD * abs(middle)
 
 
-def _blown_up(mistaken: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Return the largest number of a head that a mistake makes far too large; 0 elsewhere.
-
-    Numbers that were summed up from such are rounded as it is.
-    """
-    largest = _largest(mistaken)
-    far = largest > _FAR_TOO_LARGE * _largest(truth)
-    return torch.where(far & largest.isfinite(), largest, 0.0)
-
-
-def _largest(values: torch.Tensor) -> torch.Tensor:
-    """Return the largest number of each head."""
+def _largest_of_head(values: torch.Tensor) -> torch.Tensor:
+    """Return the largest absolute number of each head, which broadcasts over its elements."""
     dims = tuple(range(min(2, max(values.dim() - 1, 0)), values.dim()))
     return values.abs().amax(dims, keepdim=True)
 

@@ -26,7 +26,7 @@ _FORWARD, _BACKWARD_KEYS, _BACKWARD_QUERIES = 2, 4, 3
 _LEAST, _LEAST_OF_GRADIENTS = 2, 4
 # Products of elements that may go with each multiply-add of a dot: 1/8 are 16 for a pair of query
 # and key at head_dim 64, which has 128 multiply-adds; the model answers have 3. Or with each one in
-# no dot: an accumulator that is scaled for each key has one for two (0.50, and half as many more).
+# no dot: a kernel that scales its accumulator for each key has two for three (0.66), additions too.
 _MOST_BESIDE, _MOST_BESIDE_ELEMENTS = 1 / 8, 3 / 4
 
 

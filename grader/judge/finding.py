@@ -147,7 +147,7 @@ class CaseFindings:
         if not causal or not full:
             headline = "not measured: no torch.matmul, bmm or einsum was seen in this call"
             if causal:
-                headline = "not measured: the same call without is_causal came to no product"
+                headline = "not measured: the same call without is_causal multiplied nothing"
             return Finding(verdict=Verdict.NOT_MEASURED, message=Message(headline=headline))
         share = causal / full
         if share <= _MOST_PRODUCTS:

@@ -165,7 +165,8 @@ def _host(tricks: tuple[Trick, ...], **fields: object) -> Hostile:
 def trick_keys() -> dict[str, str]:
     """By check the key of a case that no other check has, as the submission sees it.
 
-    Checks of lse do not look at out, and without the plain one arguments are not judged.
+    Only checks that judge the numbers of out are among them, and not the plain one, without which
+    arguments are not judged.
     """
     problem = load_problem("p01")
     keys = {
@@ -176,8 +177,10 @@ def trick_keys() -> dict[str, str]:
     for check_id, own in keys.items():
         others = {key for other, found in keys.items() if other != check_id for key in found}
         free = [key for key in own if key not in others]
-        looked_at = check_id != "arguments" and "out" in problem.judged(problem.check(check_id))
-        if free and looked_at and check_id != "plain":
+        check = problem.check(check_id)
+        looked_at = check.judges == "numbers" and "out" in problem.judged(check)
+        looked_at = looked_at and check_id not in ("plain", "arguments")
+        if free and looked_at:
             found[check_id] = free[0]
     return found
 

@@ -28,10 +28,11 @@ _ADDITIONS = frozenset(
     )
 )
 _FOR_A_PRODUCT = 8
-# Any other function of floats may be a product, or lead to one: cosines do, and logarithms.
+# Any other function of floats may be a product, or lead to one: cosines do, and logarithms. The
+# names of integer operations end in "i".
 _NO_PRODUCTS = elementwise.CASTS | {"arith.select", "arith.cmpf", "tt.addptr"}
-_PRODUCTS = {name for name in elementwise.NAMES if not name.endswith("i")}  # of integers
-_PRODUCTS = _PRODUCTS - _NO_PRODUCTS - _ADDITIONS | {"arith.muli", "tt.mulhiui"}
+_OF_FLOATS = {name for name in elementwise.NAMES if not name.endswith("i")}
+_PRODUCTS = _OF_FLOATS - _NO_PRODUCTS - _ADDITIONS | {"arith.muli", "tt.mulhiui"}
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _PRODUCT, _QUOTIENT, _CHOICE, _DIFFERENCE = "arith.mulf", "arith.divf", "arith.select", "arith.subf"
 _SUMS = ("arith.addf", _DIFFERENCE)
