@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from grader.spec.grade_record import (
 )
 from grader.spec.problem import ROOT, ManifestError, load_problem, problem_ids
 from tests import forked
-from tests.harness import judge, model_answer
+from tests.harness import PROMPT_S, judge, model_answer
 from tests.shares import drawn, of_all
 
 CASES = {case.id: case for id in problem_ids() for case in cases_of(id)}
@@ -267,18 +268,22 @@ def test_in_a_terminal(tmp_path, monkeypatch):
     with subprocess.Popen([sys.executable, *words], env=environment, **streams) as running:
         shown = b""
 
-        def until(text):
+        def until(text, in_silence=lambda: None):
             nonlocal shown
-            while text not in shown and select.select([ours], [], [], 100)[0]:
-                shown += os.read(ours, 4096)
+            end = time.monotonic() + PROMPT_S
+            while text not in shown and time.monotonic() < end:
+                if select.select([ours], [], [], 1)[0]:
+                    shown += os.read(ours, 4096)
+                else:
+                    in_silence()
             assert text in shown, shown
 
         try:
             until(b"the line of the bug: ")
             os.write(ours, f"{min(known.wrong_lines())}\n".encode())
             until(b"your letter: ")
-            running.send_signal(signal.SIGINT)
-            until(b"Interrupted. Go on: make case")
+            # Python does not act on a signal between the prompt's write and the read.
+            until(b"Interrupted. Go on: make case", lambda: running.send_signal(signal.SIGINT))
         except BaseException:
             running.kill()
             raise
