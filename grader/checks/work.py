@@ -153,8 +153,8 @@ def _reads(problem: Problem, case: Case, trace: Trace) -> int:
     """
     read, unknown = trace.count(Counter.ELEMENTS_READ), trace.count(Counter.UNKNOWN_READS)
     pairs = case.batch * case.num_q_heads * case.seqlen_q * case.seqlen_k
-    few = problem.gradients or unknown < pairs
-    return read - unknown if few and read - unknown >= _elements(problem, case) else read
+    has_scores = not problem.gradients and unknown >= pairs
+    return read if has_scores or read - unknown < _elements(problem, case) else read - unknown
 
 
 def _distinct(problem: Problem, case: Case, trace: Trace) -> int:
