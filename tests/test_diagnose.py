@@ -339,6 +339,18 @@ def test_a_case_that_shows_a_consequence_shows_its_cause(book):
     assert found.named() == {"MAXIMUM-IN-ANOTHER-UNIT": tuple(sorted(places))}
 
 
+def test_keys_that_were_never_visited_refute_a_mistake_of_the_state_with_these_numbers():
+    found = Book()
+    places = [(check, 0) for check in ("plain", "ragged", "groups", "scale", "half")]
+    for place in places:
+        found.wrong(place, "RUNNING-MAX-FORGOTTEN")
+    assert found.named() == {"RUNNING-MAX-FORGOTTEN": tuple(sorted(places))}
+    found.book.add_seen(
+        places[0], Sighting("KEYS-NEVER-VISITED", 9, variant="nothing_read", programs=2)
+    )
+    assert found.named() == {"KEYS-NEVER-VISITED": tuple(sorted(places))}
+
+
 @pytest.mark.parametrize("says", [True, False])
 def test_what_explains_few_cases_gives_way_to_numbers_that_explain_them_too(
     book, monkeypatch, says

@@ -209,6 +209,14 @@ def test_numbers_that_a_mistake_makes_far_too_large_do_not_contradict_it(size, f
     assert fitting._fit(predicted, made.result(off_by_a_half)) is fit
 
 
+def test_a_number_where_a_mistake_makes_infinity_contradicts_it():
+    made = Made("p04", {"seqlen": 50}, "fp32")
+    lse = torch.full_like(made.expected.truth["lse"], -float("inf"))
+    assert fitting._fit({"lse": lse}, made.result({"lse": lse})) is Fit.INFINITE
+    others = made.result({"lse": torch.full_like(lse, 3.0)})
+    assert fitting._fit({"lse": lse}, others) is Fit.CONTRADICTED
+
+
 def test_what_a_mistake_hardly_changes_shows_it_where_all_that_is_wrong_is_next_to_it():
     made = Made("p06", {"seqlen": 256, "window_size": 128}, "fp32")
     (mistake,) = (m for m in made.mistakes if m.id == "WINDOW-ONE-LARGER")

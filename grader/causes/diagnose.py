@@ -167,7 +167,8 @@ class Casebook:
         }
         traced = {place: s for place, s in sightings.items() if s and s.kind is not Kind.NUMBERS}
         numbers = {place: s for place, s in sightings.items() if place not in traced}
-        found = [*self._known.hypotheses(), *self._hypotheses(traced), *self._hypotheses(numbers)]
+        known = filter(self._may_be, self._known.hypotheses())
+        found = [*known, *self._hypotheses(traced), *self._hypotheses(numbers)]
         pair = source.exchanged() if source and not self._bridge else None
         if pair is not None:
             found += self._hypotheses(dict.fromkeys([*self._wrong, *self._faults], exchanged(pair)))
@@ -191,6 +192,14 @@ class Casebook:
             named = decide(self._hypotheses(last), last, self._failed)[:1]
         causes = [(found, self._cause(found, cases, source)) for found, cases in named]
         return _joined(causes, source)
+
+    def _may_be(self, known: Hypothesis) -> bool:
+        """Whether nothing that was seen refutes a known mistake, whatever its numbers.
+
+        In a state that forgets all tiles but one, the others were visited.
+        """
+        seen = {self._seen[place].family for place in known.shown & self._seen.keys()}
+        return "KEYS-NEVER-VISITED" not in seen or entry_of(known.id).file != "softmax"
 
     def _hypotheses(self, sightings: Mapping[Place, Sighting | None]) -> list[Hypothesis]:
         """Return one hypothesis a mistake; None stands for a case in which nothing was seen."""

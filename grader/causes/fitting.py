@@ -182,8 +182,9 @@ def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) ->
         as_far = (got == mistaken) | (mistaken < 0.0) & (got <= NEXT_TO_MINUS_INF)
         follows = torch.where(infinite, as_far, follows)
     apart = moved > (_APART if close is expected else _APART_IF_EXACT)
-    # Many mistakes lead to infinity, so it counts for none of them.
-    apart &= (moved_close > 5.0 * near) & ~infinite
+    # Many mistakes lead to infinity, so it counts for none of them. A number in place of it counts
+    # against them.
+    apart &= (moved_close > 5.0 * near) & (~infinite | got.isfinite() & ~follows)
     # Rounding may change numbers so large by any factor: these neither follow nor contradict.
     too_large = blown_up & ~(got.abs() <= far)
     consistent = bool((result.right[name] | follows | undetermined | too_large).all())

@@ -69,7 +69,7 @@ class KnownMistakes:
 
         No other mistake can then be named, neither beside it nor in its place.
         """
-        full = {id for id, fits in self._fits.items() if min(fits.values(), default=0) > Fit.SILENT}
+        full = {id for id in self._shown if min(self._fits[id].values()) > Fit.SILENT}
         sure = (list(self._fits[id].values()) for id in full)
         is_sure = any(len(fits) >= _SURE and min(fits) >= Fit.WHOLE for fits in sure)
         return full if is_sure else set()
