@@ -63,7 +63,7 @@ WRONG = (
         ("window without the sinks", "", "VISIBLE-KEYS-MASKED", ('stop = tl.where(keys < num_sink_tokens, seqlen, keys + window_size)', 'stop = tl.where(keys < num_sink_tokens, seqlen, keys + window_size - num_sink_tokens)')),
         ("sinks only behind the window", "", "VISIBLE-KEYS-MASKED", ('visible = (keys[None, :] <= queries) & (queries < stop[None, :])', 'visible = (keys[None, :] <= queries) & tl.where((keys < num_sink_tokens)[None, :], queries >= window_size, queries < stop[None, :])')),
         ("sinks relative to the window", "", "KEYS-BEFORE-THE-WINDOW", ('stop = tl.where(keys < num_sink_tokens', 'stop = tl.where(keys - first_key < num_sink_tokens')),
-        ("sinks and window swapped at the launch", "", "OTHER-WINDOW", ('seqlen, window_size, num_sink_tokens,\n        softmax_scale', 'seqlen, num_sink_tokens, window_size,\n        softmax_scale')),
+        ("sinks and window swapped at the launch", "", "ARGUMENTS-EXCHANGED", ('seqlen, window_size, num_sink_tokens,\n        softmax_scale', 'seqlen, num_sink_tokens, window_size,\n        softmax_scale')),
         ("no safe maximum", "", "NAN-FROM-INF-MINUS-INF", ('safe_max = safe_maximum(new_max)  #', 'safe_max = new_max  #')),
     ),
     *of(
