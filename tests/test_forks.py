@@ -146,9 +146,8 @@ def test_without_a_server_that_answers_workers_are_fresh(monkeypatch, harm):
             assert worker.ready().status is Status.OK
 
 
-@pytest.mark.parametrize("options", [{"threads": 2}, {"fresh": True}])
-def test_a_worker_that_needs_more_threads_or_asks_for_it_is_fresh(server, options):
-    with sandbox(**options) as worker:
+def test_a_worker_that_asks_for_it_is_fresh(server):
+    with sandbox(fresh=True) as worker:
         assert not isinstance(worker._process, forks.Forked)
 
 

@@ -131,8 +131,7 @@ _server: ForkServer | None = None
 
 def start(cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
     """Fork a worker from the open server; None where there is none or it does not serve."""
-    # No import of the server looks for a GPU: a worker finds its own.
-    if _server is None or env.get("OMP_NUM_THREADS") != "1":
+    if _server is None:  # no import of a server looks for a GPU: a worker finds its own
         return None
     reader, writer = os.pipe()
     pid = _server.fork([channel, writer], cwd=str(cwd), env=env)
