@@ -84,7 +84,7 @@ def start():
     workers = []
 
     def start_worker(text):
-        worker = subprocess.Popen(
+        worker = reaper.start(
             [sys.executable, "-c", f"{PRELUDE}{text}\nprint('done', flush=True)\ninput()\n"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -101,7 +101,7 @@ def start():
         worker.wait()
         worker.stdin.close()
         worker.stdout.close()
-    reaper.kill_orphans()
+        reaper.ended(worker)
 
 
 def work(worker):
@@ -113,14 +113,14 @@ def work(worker):
 @pytest.mark.parametrize("way", WAYS)
 def test_cpu_time_is_counted_whoever_spends_it(start, way):
     worker = start(WAYS[way])
-    with CpuTime(Tree(worker.pid)) as spent:
+    with CpuTime(Tree(worker.pid, reaper.started)) as spent:
         work(worker)
     assert 0.18 < spent.seconds < 0.38  # twice would be 0.4
 
 
 def test_time_of_the_dead_still_counts_when_they_are_buried(start):
     worker = start("forked(lambda: burn(0.1), daemon=True)\nburn(0.1)")
-    tree = Tree(worker.pid)
+    tree = Tree(worker.pid, reaper.started)
     with CpuTime(tree) as spent:
         work(worker)
         for orphan in tree.pids()[1:]:
@@ -132,7 +132,7 @@ def test_time_of_the_dead_still_counts_when_they_are_buried(start):
 def test_neither_time_that_passes_nor_that_of_others_is_cpu_time_of_the_worker(start):
     neighbour = start("burn(0.2)")
     worker = start("time.sleep(0.2)\nforked(lambda: time.sleep(0.1), lives=True)")
-    tree = Tree(worker.pid)
+    tree = Tree(worker.pid, reaper.started)
     with CpuTime(tree) as spent:
         work(neighbour)
         work(worker)
@@ -153,7 +153,7 @@ MEMORY = {
 @pytest.mark.parametrize("way", MEMORY)
 def test_peak_memory_sees_what_was_taken(start, way):
     worker = start(MEMORY[way])
-    with PeakMemory(Tree(worker.pid)) as memory:
+    with PeakMemory(Tree(worker.pid, reaper.started)) as memory:
         work(worker)
     taken = (memory.peak_bytes - memory.before_bytes) / 2**20
     assert 60 < taken < 90
@@ -165,24 +165,24 @@ def test_pages_of_a_file_are_not_memory_that_was_taken(start, tmp_path):
         f"import mmap\nfile = open({str(tmp_path / 'library')!r}, 'rb')\n"
         "pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\nlen(pages[::4096])"
     )
-    with PeakMemory(Tree(worker.pid)) as memory:
+    with PeakMemory(Tree(worker.pid, reaper.started)) as memory:
         work(worker)
     assert memory.peak_bytes - memory.before_bytes < 4 * 2**20
 
 
 def test_memory_that_was_taken_before_is_not_counted_again(start):
     worker = start("keep(8)")
-    with PeakMemory(Tree(worker.pid)) as memory:
+    with PeakMemory(Tree(worker.pid, reaper.started)) as memory:
         work(worker)
     before = memory.before_bytes
-    with PeakMemory(Tree(worker.pid)) as memory:
+    with PeakMemory(Tree(worker.pid, reaper.started)) as memory:
         time.sleep(0.02)
     assert memory.before_bytes > before
     assert memory.peak_bytes - memory.before_bytes < 2**20
 
 
 def test_what_does_not_exist_uses_nothing():
-    tree = Tree(2**22 + 1)
+    tree = Tree(2**22 + 1, reaper.started)
     assert tree.resident_bytes() == 0 and usage.children(2**22 + 1) == []
     with PeakMemory(tree) as memory:
         pass
