@@ -31,7 +31,7 @@ from grader.kernel.machine import capture
 from grader.kernel.machine.engine import unseen
 from grader.kernel.machine.ttir import NotMeasured
 from grader.kernel.machine.ttir_cache import TtirCache
-from grader.spec.protocol import Reply, Status
+from grader.spec.protocol import Reply, Status, failed
 
 _MOST_VALUES = 32  # of one question, whose answer is a reply; operators.py refuses more
 _storage = torch.Tensor.untyped_storage
@@ -265,7 +265,7 @@ class Planner(serving.Worker):
                 gc.freeze()  # a kernel stays, and with it what Triton made to read it
 
     def _do_plan(self, request: dict, fds: list[int]) -> Reply:
-        """Write the plan of one call, as far as it comes."""
+        """Write the plan of one call as far as it comes, unless it fails before it launches."""
         layout, nonce = arena.Layout.of(request), request["nonce"]
         recorder = self.recorder
         place = mmap.mmap(fds[0], plan.MAX_BYTES)  # now: after the call there may be no memory
@@ -280,11 +280,11 @@ class Planner(serving.Worker):
         except BaseException as error:
             if not recorder.asks:
                 reply = self.explained(nonce, error)
-        launched, recorder.count = recorder.count, 0  # none, unless a plan is written
         if self.record and self.record.found:
             return self.record.refusal(nonce)
-        plan.write(place, recorder.end(results))
-        recorder.count = launched
+        given = recorder.end(results)
+        if recorder.count or not failed(reply):
+            plan.write(place, given)
         return Reply(nonce, Status.ASKS) if recorder.asks else reply
 
     def _tensors(self, layout: arena.Layout, *, spread: bool) -> dict[str, torch.Tensor]:
