@@ -94,7 +94,6 @@ def grade(task: Task) -> GradingOutcome:
     Raises:
         OSError: a folder or a process cannot be made.
     """
-    reaper.adopt_orphans()
     started = time.monotonic()
     folder = scratch.folder() / f"task-{os.urandom(8).hex()}"
     try:

@@ -80,7 +80,6 @@ WAYS = {
 @pytest.fixture
 def start():
     """Start a worker that waits for a line, does its work, says so, and waits again."""
-    reaper.adopt_orphans()
     workers = []
 
     def start_worker(text):
@@ -222,7 +221,6 @@ while len([name for name in os.listdir(folder) if name.isdigit()]) < count:
 
 
 def test_daemons_that_start_each_other_anew_are_all_killed(tmp_path):
-    reaper.adopt_orphans()
     command = [sys.executable, "-c", CHAIN, str(tmp_path), "4"]
     worker = reaper.start(command, start_new_session=True)
     worker.wait(PROMPT_S)

@@ -69,7 +69,6 @@ class ForkServer:
         self._channel: socket.socket | None = channel
         self._lock = threading.Lock()
         channel.settimeout(_FIRST_S)
-        reaper.adopt_orphans()
 
     @classmethod
     def open(cls, environment: dict[str, str]) -> ForkServer:

@@ -69,7 +69,6 @@ def inspect(*, gpu: str | None) -> None:
     """
     if jail.bubblewrap() is None:
         raise JailFault("bubblewrap is not installed: install the package bubblewrap (bwrap)")
-    reaper.adopt_orphans()
     folder = Path(tempfile.mkdtemp(prefix="inspection-", dir=scratch.folder()))
     secret = scratch.folder() / "secret"
     try:

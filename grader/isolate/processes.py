@@ -61,7 +61,6 @@ class Children:
         self._running: set[Any] = set()
         self._lock = threading.Lock()
         self._server: forks.ForkServer | None = None
-        reaper.adopt_orphans()
 
     def open_server(self, *, differentiate: bool = False) -> None:
         """Let children that import torch be forked. The server ends with the calling thread.

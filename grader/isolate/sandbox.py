@@ -121,7 +121,6 @@ class Sandbox:
         self, path: Path, environment: dict[str, str], channel: int, gpu: str | None, *, fresh: bool
     ) -> subprocess.Popen | forks.Forked:
         """Start the process: in a jail with that GPU, or forked, or as a fresh interpreter."""
-        reaper.adopt_orphans()
         command = [
             *(sys.executable, "-I", "-B", "-u", "-X", "utf8"),
             *(str(_WORKER), str(channel)),
