@@ -134,7 +134,6 @@ def _run(command: list[str], record: Path, limit_s: float) -> tuple[int | None, 
         child = reaper.start(
             [*leash(signal.SIGTERM), *command],
             cwd=ROOT,
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=said,
             start_new_session=True,

@@ -28,6 +28,14 @@ _FIRST_S = 30.0  # torch, perhaps from a cold network disk
 _ANSWER_S = 10.0  # a fork on a busy machine; the judge waits no longer for a server that hangs
 
 
+def isolated(script: Path, channel: int) -> list[str]:
+    """Return the command of an interpreter that reads nothing of ours but a script of the judge's.
+
+    The script gets the number of a descriptor, its channel to the judge.
+    """
+    return [sys.executable, "-I", "-B", "-u", "-X", "utf8", str(script), str(channel)]
+
+
 class Forked:
     """As much of `subprocess.Popen` as the judge needs, for a child that it did not start."""
 
@@ -75,11 +83,7 @@ class ForkServer:
         """Start a server; its `environment` is that of the workers as far as imports read it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = reaper.start(
-            [
-                *(sys.executable, "-I", "-B", "-u", "-X", "utf8"),
-                *(str(_SERVER), str(theirs.fileno())),
-            ],
-            stdin=subprocess.DEVNULL,
+            isolated(_SERVER, theirs.fileno()),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environment,

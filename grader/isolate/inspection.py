@@ -237,7 +237,6 @@ def _jailed(
     named = jail.named_to_cuda(gpu) if gpu else {}
     child = reaper.start(
         jail.enclose(command, folder, files, gpu=gpu),
-        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={"PATH": os.environ.get("PATH", os.defpath)} | libraries | named,

@@ -134,7 +134,6 @@ class Children:
                 *(f"--request-fd={asked}", f"--events-fd={events}"),
             ],
             cwd=ROOT,
-            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             pass_fds=(asked, events),

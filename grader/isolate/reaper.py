@@ -26,10 +26,10 @@ def adopt_orphans() -> None:
 
 
 def start(command: list[str], **options: Any) -> subprocess.Popen:
-    """Start a child that the judge itself ends: `subprocess.Popen(command, **options)`."""
+    """Start a child that the judge itself ends, as `subprocess.Popen` does, without an input."""
     adopt_orphans()
     with _lock:
-        child = subprocess.Popen(command, **options)
+        child = subprocess.Popen(command, **{"stdin": subprocess.DEVNULL} | options)
         _own.add(child.pid)
         return child
 

@@ -121,10 +121,7 @@ class Sandbox:
         self, path: Path, environment: dict[str, str], channel: int, gpu: str | None, *, fresh: bool
     ) -> subprocess.Popen | forks.Forked:
         """Start the process: in a jail with that GPU, or forked, or as a fresh interpreter."""
-        command = [
-            *(sys.executable, "-I", "-B", "-u", "-X", "utf8"),
-            *(str(_WORKER), str(channel)),
-        ]
+        command = forks.isolated(_WORKER, channel)
         if self._jailed:
             environment |= jail.named_to_cuda(gpu) if gpu else {}
             jail.let_in(self._folder)
@@ -134,7 +131,6 @@ class Sandbox:
             return forked
         return reaper.start(
             command,
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             bufsize=0,
