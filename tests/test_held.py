@@ -24,7 +24,7 @@ REQUEST = MeasureRequest(sources=(SourceFile.of("p01", b""),), device="cpu")
 
 def measuring(request=REQUEST, emit=lambda event: None):
     """A measurement of the only file of a request, whose baseline is nobody."""
-    bench, baseline = Bench("cpu"), Timed(None, None, "x")
+    bench, baseline = Bench("cpu"), Timed(None, "x")
     bench.device = request.device
     (file,) = request.sources
     return measurement.Measurement(bench, baseline, file, emit, request, WorkersAhead())

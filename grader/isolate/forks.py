@@ -74,7 +74,7 @@ class ForkServer:
     def __init__(self, process: Any, channel: socket.socket) -> None:
         """Use a server that has started, and reads its requests from `channel`."""
         self._process = process
-        self._channel: socket.socket | None = channel
+        self._channel = channel
         self._lock = threading.Lock()
         channel.settimeout(_FIRST_S)
 
@@ -103,27 +103,21 @@ class ForkServer:
 
     def _ask(self, request: bytes, fds: list[int]) -> int:
         """Return the process id that the server answers; 0 if it does not, now or earlier."""
-        if self._channel is None:
-            return 0
-        try:
+        answer = b""
+        with contextlib.suppress(OSError):  # it is dead, or was given up, and the channel is closed
             socket.send_fds(self._channel, [request], fds)
             answer = self._channel.recv(8)
-        except OSError:
-            answer = b""
         if len(answer) == 8:
             self._channel.settimeout(_ANSWER_S)
             return int.from_bytes(answer, "little")
         self._process.kill()  # a worker forked too late would read requests to its replacement
         self._channel.close()
-        self._channel = None
         return 0
 
     def close(self) -> None:
         """End the server; the workers live on."""
         with self._lock:
-            if self._channel is not None:
-                self._channel.close()
-                self._channel = None
+            self._channel.close()
         self._process.kill()
         self._process.wait(10.0)
         reaper.ended(self._process)

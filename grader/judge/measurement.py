@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,7 @@ class Measurement:
     ) -> None:
         self.bench = bench
         self.problem: Problem = load_problem(file.problem)
-        self.naive = Timed(naive.worker, naive.tree, self.problem.oracle)
+        self.naive = dataclasses.replace(naive, entry=self.problem.oracle)
         self.emit = emit
         self._submission = functools.partial(submission_worker, file, request)
         self._ahead = ahead

@@ -69,9 +69,13 @@ class Timed:
     """
 
     worker: Sandbox
-    tree: Tree
     entry: str | None = None
     budget: Budget | None = None
+
+    @property
+    def tree(self) -> Tree:
+        """The worker with all that it starts."""
+        return self.worker.tree()
 
     def ask(self, what: str, fds: tuple[int, ...] = (), **fields: Any) -> None:
         """Make a request that has to end within the time that is left.
@@ -143,7 +147,7 @@ class Bench:
         unnamed = isinstance(result, Reply) and result.status == Status.NO_ENTRY
         if failed(result) and not (unnamed and entry is not None):
             raise CallFailed(result)
-        timed = Timed(worker, worker.tree(), entry, budget)
+        timed = Timed(worker, entry, budget)
         if self.device == "cuda":
             assert self._cuda is not None
             timed.ask("open", (self._cuda_fd,), size=self._cuda.numel())
