@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +167,7 @@ class Sandbox:
     def _hear(self, nonce: int) -> Reply | Ended:
         """Return a reply that the worker sends unasked, and once."""
         if nonce not in self._heard:
-            self._heard[nonce] = self._receive(nonce, _Clock(START_TIMEOUT_S))
+            self._heard[nonce] = self._receive(nonce, _Clock(self, START_TIMEOUT_S))
         return self._heard[nonce]
 
     def ready(self) -> Reply | Ended:
@@ -184,7 +183,7 @@ class Sandbox:
         if self._held:
             with contextlib.suppress(OSError):
                 self._channel.send(b"go")
-        return self._receive(self._load_nonce, _Clock(IMPORT_TIMEOUT_S))
+        return self._receive(self._load_nonce, _Clock(self, IMPORT_TIMEOUT_S))
 
     def ask(
         self,
@@ -209,7 +208,7 @@ class Sandbox:
             socket.send_fds(self._channel, [packet], list(fds))
         except OSError:
             return self._ended(timeout=False, waited_s=0.0)
-        clock = _Clock(timeout_s, patience, self.tree)
+        clock = _Clock(self, timeout_s, patience)
         result = self._receive(nonce, clock)
         self.starved_s = clock.starved_s
         return result
@@ -307,17 +306,11 @@ class _Clock:
     """The time of one request: what the worker `waited_s` for it without what it was `starved_s`.
 
     The request may take `timeout_s`. With a `patience` above 1 the time in which the worker's
-    `tree` waits for a core does not count; in all the request may take `patience` times as long.
+    processes wait for a core does not count; in all the request may take `patience` times as long.
     """
 
-    def __init__(
-        self,
-        timeout_s: float,
-        patience: float = 1.0,
-        tree: Callable[[], usage.Tree] | None = None,
-    ) -> None:
-        self.timeout_s, self._patience = timeout_s, patience
-        self._tree = tree if patience > 1.0 else None
+    def __init__(self, worker: Sandbox, timeout_s: float, patience: float = 1.0) -> None:
+        self._worker, self.timeout_s, self._patience = worker, timeout_s, patience
         self._start = time.monotonic()
         self._waiting: usage.Waiting | None = None
         self.waited_s = self.starved_s = 0.0
@@ -327,8 +320,8 @@ class _Clock:
         self.starved_s += self._waiting.next_s() if self._waiting else 0.0
         passed_s = time.monotonic() - self._start
         self.waited_s = passed_s - self.starved_s
-        if self._tree and not self._waiting and self.waited_s >= _LIVENESS_S:
-            self._waiting = usage.Waiting(self._tree())  # most requests end before
+        if self._patience > 1.0 and not self._waiting and self.waited_s >= _LIVENESS_S:
+            self._waiting = usage.Waiting(self._worker.tree())  # most requests end before
         return self.waited_s >= self.timeout_s or passed_s >= self._patience * self.timeout_s
 
 
