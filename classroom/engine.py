@@ -137,7 +137,9 @@ class ParslEngine:
         deadline = time.monotonic() + _END_S
         while time.monotonic() < deadline:
             left = [p for p in usage.descendants(os.getpid()) if p not in self._before]
-            _reap(left)
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.waitpid(pid, os.WNOHANG)
             if not any(map(psutil.pid_exists, left)):
                 return
             late = time.monotonic() > deadline - _END_S / 3
@@ -174,12 +176,6 @@ def _workers(config: Config) -> int | None:
             return None
         counts.append(executor.max_workers_per_node)
     return sum(counts) if math.isfinite(sum(counts)) else None
-
-
-def _reap(pids: list[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.waitpid(pid, os.WNOHANG)
 
 
 def is_broken(error: BaseException) -> bool:
@@ -288,8 +284,7 @@ def _of_toml(path: Path, text: str) -> Config:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CourseError(f"--engine: {path}: not valid TOML: {error}") from None
-    tables = data.get("executor"), isinstance(data.get("executor"), dict)
-    if not tables[1] or set(data) != {"executor"}:
+    if not isinstance(data.get("executor"), dict) or set(data) != {"executor"}:
         got = ", ".join(data) or "nothing"
         raise CourseError(f"--engine: {path}: got {got}, expected one table [executor]")
     arguments = dict(data["executor"])

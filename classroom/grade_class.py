@@ -111,17 +111,21 @@ def _grade(
             view = View(Console(stderr=True), todo)
             if todo.jobs:
                 started = started or running.enter_context(_engine(options, stack))
-            quick = options.quick
-            given = {p: load_problem(p).possible_on(machine.device, quick=quick) for p in problems}
-            store.set_versions(of_problems, given)
+            possible = {
+                id: load_problem(id).possible_on(machine.device, quick=options.quick)
+                for id in problems
+            }
+            store.set_versions(of_problems, possible)
             if started and todo.jobs:
                 from classroom.running import Running
 
                 engine, interrupted = started
                 view.workers = engine.workers
-                given = store, engine, todo, settings, machine, view, grading.grade, interrupted
+                run = Running(
+                    store, engine, todo, settings, machine, view, grading.grade, interrupted
+                )
                 with view:
-                    Running(*given).run()
+                    run.run()
         except KeyboardInterrupt:
             return view, True
     return view, False

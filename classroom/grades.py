@@ -81,16 +81,17 @@ def people(store: Store) -> tuple[Student, ...]:
     return store.students() or tuple(Student(id=student) for student in store.hand_ins())
 
 
-def extension(decisions: Sequence[Decision], student: str, problem: str) -> Decision | None:
-    """Return the extension in force: the last decision on this problem or on all problems."""
-    of = [d for d in decisions if d.kind == "extend" and d.student == student]
-    return next(
-        (d for d in reversed(of) if d.problem in ("", problem) and d.days is not None), None
-    )
+def _extensions(store: Store, problems: Sequence[str]) -> dict[tuple[str, str], Decision]:
+    """Return the extensions in force, by student and problem: the last of each, unless it is 0."""
+    found = {}
+    for one in (one for one in store.decisions("extend") if one.days is not None):
+        for problem in [one.problem] if one.problem else problems:
+            found[one.student, problem] = one
+    return {place: one for place, one in found.items() if one.days}
 
 
-def _days(found: Decision | None) -> float:
-    return found.days if found and found.days else 0.0
+def _days(extension: Decision | None) -> float:
+    return extension.days or 0.0 if extension else 0.0
 
 
 def read_standing(
@@ -120,17 +121,14 @@ def read_standing(
         if key in known and judged[key] is None:
             faults[key] = known[key]
             judged[key] = store.last_result(key.problem, key.sha256)
-    class_ = _Class(policy, versions, judged, faults, _possible(store, judged, problems))
-    by_student: dict[str, list[Decision]] = {}
-    for decision in store.decisions("override", "extend"):
-        by_student.setdefault(decision.student, []).append(decision)
-    grades, spent, moved = {}, {}, {}
+    possible, extensions = _possible(store, judged, problems), _extensions(store, problems)
+    overrides = {(one.student, one.problem): one for one in store.decisions("override")}
+    class_ = _Class(policy, versions, judged, faults, possible, extensions, overrides)
+    grades, spent = {}, {}
     for id in (student.id for student in students):
         parts = {problem: counting.get((id, problem), ()) for problem in problems}
-        decided = by_student.get(id, [])
-        found, spent[id] = class_.grades_of(id, hand_ins.get(id), parts, decided)
+        found, spent[id] = class_.grades_of(id, hand_ins.get(id), parts)
         grades |= {(id, problem): grade for problem, grade in found.items()}
-        moved |= {(id, p): one for p in problems if _days(one := extension(decided, id, p))}
     files = {
         (problem, part.sha256): class_.status_of(problem, part)
         for (id, problem), parts in counting.items()
@@ -146,7 +144,7 @@ def read_standing(
         files=files,
         policy=policy,
         late_days=spent,
-        extensions=moved,
+        extensions=extensions,
         asked=store.decisions("request", "answer"),
     )
 
@@ -155,13 +153,10 @@ def files_that_count(
     store: Store, policy: Policy, problems: Sequence[str]
 ) -> dict[tuple[str, str], tuple[Part, ...]]:
     """Return, by student and problem, the files that can count, and so are to be graded."""
-    decisions: dict[str, list[Decision]] = {}
-    for decision in store.decisions("extend"):
-        decisions.setdefault(decision.student, []).append(decision)
-    found = {}
+    extensions, found = _extensions(store, problems), {}
     for id, hand_in in store.hand_ins().items():
         for problem in problems:
-            days = _days(extension(decisions.get(id, ()), id, problem))
+            days = _days(extensions.get((id, problem)))
             if parts := candidates(policy, problem, hand_in.parts_of(problem), days):
                 found[id, problem] = parts
     return found
@@ -199,6 +194,8 @@ class _Class:
     judged: Mapping[Key, FileResult | None]
     faults: Mapping[Key, str]
     possible: Mapping[str, float]
+    extensions: Mapping[tuple[str, str], Decision]
+    overrides: Mapping[tuple[str, str], Decision]
 
     def _key(self, problem: str, part: Part) -> Key:
         return Key(problem=problem, sha256=part.sha256, version=self.versions.get(problem, ""))
@@ -214,15 +211,11 @@ class _Class:
         return Status.REFUSED if refused else Status.GRADED
 
     def grades_of(
-        self,
-        id: str,
-        hand_in: HandIn | None,
-        parts: Mapping[str, tuple[Part, ...]],
-        decisions: Sequence[Decision],
+        self, id: str, hand_in: HandIn | None, parts: Mapping[str, tuple[Part, ...]]
     ) -> tuple[dict[str, Grade], int]:
         """Return a student's grades by problem, and how many late days the student has spent."""
-        overrides = {d.problem: d for d in decisions if d.kind == "override"}
-        moved = {problem: _days(extension(decisions, id, problem)) for problem in parts}
+        overrides = {p: self.overrides[id, p] for p in parts if (id, p) in self.overrides}
+        moved = {problem: _days(self.extensions.get((id, problem))) for problem in parts}
         options: dict[str, list[_Option]] = {}
         for problem, those in parts.items():
             found = [(part, self.judged[self._key(problem, part)]) for part in those]

@@ -94,7 +94,6 @@ def grade(task: Task) -> GradingOutcome:
     Raises:
         OSError: a folder or a process cannot be made.
     """
-    reaper.adopt_orphans()
     started = time.monotonic()
     folder = scratch.folder() / f"task-{os.urandom(8).hex()}"
     try:
@@ -135,7 +134,6 @@ def _run(command: list[str], record: Path, limit_s: float) -> tuple[int | None, 
         child = reaper.start(
             [*leash(signal.SIGTERM), *command],
             cwd=ROOT,
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=said,
             start_new_session=True,

@@ -59,29 +59,29 @@ def plan(
     """
     failed = collections.Counter(fault.key for fault in store.faults())
     counting = files_that_count(store, policy or Policy(), problems)
-    seen: dict[Key, int] = {}
+    attempts: dict[Key, int] = {}
     jobs, given_up, cached = [], [], 0
     for student in people(store):
-        last, earlier = {}, []
+        together, alone = {}, []
         for problem in problems:
+            todo = []  # the last file first
             for part in reversed(counting.get((student.id, problem), ())):
                 key = Key(problem=problem, sha256=part.sha256, version=versions[problem])
-                if key in seen:
+                if key in attempts:
                     continue
-                seen[key] = MAX_ATTEMPTS if again else max(0, MAX_ATTEMPTS - failed[key])
+                attempts[key] = MAX_ATTEMPTS if again else max(0, MAX_ATTEMPTS - failed[key])
                 if store.has_result(key):
                     cached += 1
-                elif not seen[key]:
-                    given_up.append(key)
-                elif problem in last:
-                    earlier.append(key)
                 else:
-                    last[problem] = key
-        if any(failed[key] for key in last.values()):  # alone: another file may be to blame
-            last, earlier = {}, [*last.values(), *earlier]
-        jobs += [Job(student.id, last)] if last else []
-        jobs += [Job(student.id, {key.problem: key}) for key in earlier]
-    return Plan(tuple(jobs), cached, tuple(given_up), seen)
+                    (todo if attempts[key] else given_up).append(key)
+            if todo:
+                together[problem], *earlier = todo
+                alone += earlier
+        if any(failed[key] for key in together.values()):  # another file may be to blame
+            together, alone = {}, [*together.values(), *alone]
+        jobs += [Job(student.id, together)] if together else []
+        jobs += [Job(student.id, {key.problem: key}) for key in alone]
+    return Plan(tuple(jobs), cached, tuple(given_up), attempts)
 
 
 # Rooms of grader/ that decide no points: commands, reports and the intake of submissions.

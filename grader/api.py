@@ -212,27 +212,29 @@ class Grader:
         while groups:
             group = groups.pop(0)
             run = self._run_measuring(group)
-            again = []
-            jailed = self.request.jailed  # a jailed submission cannot harm the process
+            alone, others = [], []
             for id in (id for id in group if id not in run.measured):
-                if id == run.running and not jailed:
-                    # Only the submission was running beside the judge's process when that ended.
-                    how = "was stopped" if run.ending.timed_out or run.ending.silent else "died"
-                    reason = f"the judge's measuring process {how} while your code ran"
-                    self._measured_nothing(id, Verdict.CRASH, reason)
-                elif id not in tried or run.ran - {id}:
-                    again.append(id)
-                elif id in run.ran and not jailed:
-                    reason = "your code did something to the judge's measuring process"
-                    self._measured_nothing(id, Verdict.CRASH, reason)
-                else:
-                    reason = f"the measurement ended early: {run.ending.last_line}"
-                    self._measured_nothing(id, Verdict.INTERNAL, reason)
-            # A suspect, or a problem that failed twice, gets the next process alone.
-            alone = [id for id in again if id in run.ran or id in tried]
-            others = [id for id in again if id not in alone]
+                if why := self._why_unmeasured(id, run, is_retry=id in tried):
+                    self._measured_nothing(id, *why)
+                else:  # a suspect, or a problem that failed twice, gets the next process alone
+                    (alone if id in run.ran or id in tried else others).append(id)
             groups += [others] * bool(others) + [[id] for id in alone]
-            tried.update(again)
+            tried.update(alone, others)
+
+    def _why_unmeasured(
+        self, id: str, run: _Measuring, *, is_retry: bool
+    ) -> tuple[Verdict, str] | None:
+        """Return what is said of a problem that was not measured; None where it is tried again."""
+        may_harm = not self.request.jailed  # a jailed submission cannot harm the process
+        if id == run.running and may_harm:
+            # Only the submission was running beside the judge's process when that ended.
+            how = "was stopped" if run.ending.timed_out or run.ending.silent else "died"
+            return Verdict.CRASH, f"the judge's measuring process {how} while your code ran"
+        if not is_retry or run.ran - {id}:
+            return None
+        if id in run.ran and may_harm:
+            return Verdict.CRASH, "your code did something to the judge's measuring process"
+        return Verdict.INTERNAL, f"the measurement ended early: {run.ending.last_line}"
 
     def _run_measuring(self, problem_ids: list[str]) -> _Measuring:
         """Measure these problems in one process.

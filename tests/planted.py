@@ -45,7 +45,7 @@ FAULTS = (
     fault("a jail has a network", "grader/isolate/jail.py", '"--unshare-net", ', "", "jail"),
     fault('a jail shows folders of the checkout', 'grader/isolate/jail.py', 'or within or', 'or', 'jail'),
     fault("a jail's folders have no limit", 'grader/isolate/jail.py', 'walls += ["--size", str(FOLDER_BYTES), "--tmpfs", str(folder)]', 'walls += ["--tmpfs", str(folder)]', 'jail'),
-    fault('the collector runs in timed calls', 'grader/isolate/serving.py', '            results = returned.of_call(self.entry, tensors, request)\n', '            results = self._evaluate(tensors, request)\n', 'measure'),
+    fault('the collector runs in timed calls', 'grader/isolate/serving.py', '            results = returned.of_call(self.entry, tensors, request)\n', '            results = self.evaluate(tensors, request)\n', 'measure'),
     fault("nobody counts a jail's memory", 'grader/isolate/warden.py', '        memory = _memory_bytes(pids)\n', '        memory = 0\n', 'jail'),
     fault('a jail with holes is good enough', 'grader/isolate/inspection.py', '    if holes:\n', '    if not holes:\n', 'jail'),
     fault('inputs of timed calls lie in the order of the calls', 'grader/isolate/apart.py', '_drawn.shuffle(order)', 'pass', 'apart'),

@@ -24,7 +24,7 @@ REQUEST = MeasureRequest(sources=(SourceFile.of("p01", b""),), device="cpu")
 
 def measuring(request=REQUEST, emit=lambda event: None):
     """A measurement of the only file of a request, whose baseline is nobody."""
-    bench, baseline = Bench("cpu"), Timed(None, None, "x")
+    bench, baseline = Bench("cpu"), Timed(None, "x")
     bench.device = request.device
     (file,) = request.sources
     return measurement.Measurement(bench, baseline, file, emit, request, WorkersAhead())
@@ -114,9 +114,9 @@ def test_a_held_worker_imports_its_file_when_its_turn_has_come(tmp_path, monkeyp
         assert worker.wait_for_start().status == Status.OK
         time.sleep(0.2)
         worker._read_output()
-        assert not worker._tail
+        assert not worker.output()
         assert worker.ready().status == Status.OK
-        assert b"imported" in worker._tail
+        assert "imported" in worker.output()
 
 
 FILES = tuple(SourceFile.of(problem, b"") for problem in ("p03", "p04"))

@@ -156,7 +156,7 @@ def test_a_worker_keeps_the_memory_of_no_call():
         for _ in range(3):
             bench.go(timed, problem, case, layout)
         deadline = time.monotonic() + PROMPT_S
-        while (opened := _files_of(timed.tree.pid))[1] and time.monotonic() < deadline:
+        while (opened := _files_of(timed.worker.pid))[1] and time.monotonic() < deadline:
             time.sleep(0.01)  # it answers first and lets go then
         assert len(opened[0]) > 3 and not opened[1]
 

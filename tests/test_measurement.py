@@ -142,7 +142,7 @@ def test_memory_is_not_measured_where_two_workers_do_not_fit(monkeypatch):
 @pytest.fixture
 def no_worker(monkeypatch):
     monkeypatch.setattr(measurement, "_worker", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(Bench, "attach", lambda *_, **__: Timed(None, None, "x"))
+    monkeypatch.setattr(Bench, "attach", lambda *_, **__: Timed(None, "x"))
 
 
 def test_host_memory_is_measured_in_workers_that_are_not_forked(monkeypatch):
@@ -225,7 +225,7 @@ class Recorded:
 
     def block(self, margin_of=None, like=None):
         """A block of p01, timed on this bench."""
-        problem, timed = load_problem("p01"), Timed(None, None, "x")
+        problem, timed = load_problem("p01"), Timed(None, "x")
         how = {"overhead_s": 0.0, "margin_of": margin_of, "like": like}
         return speed.run_block(self, timed, problem, problem.benchmarks_on("cpu")[0], **how)
 

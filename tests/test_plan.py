@@ -204,13 +204,14 @@ PLAN = {
 X, WIDE = {"tensor": PLAN["inputs"]["x"]}, [0, 0, [2, 9], [2, 1], "float32"]
 
 
-def carried_out(changed: dict[str, Any]) -> dict[str, torch.Tensor]:
+def carried_out(*changed: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Carry out plans, one after the other; return the outputs of the last."""
     replay = Replay(Engine("answer.py"), OperatorAudit(opened(P02), "answer.py"))
     case = next(iter(P02.cases(P02.check("plain"), "5eed").values()))
     layout = place(case, make_inputs(P02, case, 0), ("y",))
     assert replay._audit is not None
     with replay._audit.noting(layout, {"gradients": False}):
-        return replay.run(changed, {"x": torch.ones(2, 2)})
+        return [replay.run(plan, {"x": torch.ones(2, 2)}) for plan in changed][-1]
 
 
 def test_a_plan_is_carried_out() -> None:
@@ -295,6 +296,17 @@ def test_no_hostile_plan_is_computed_with(name: str) -> None:
     part, instead = HOSTILE[name]
     with pytest.raises(Exception):  # noqa: B017
         carried_out(PLAN | {part: instead})
+
+
+def test_a_storage_of_an_earlier_plan_makes_no_input_larger() -> None:
+    x, large = PLAN["inputs"]["x"], [0, 0, [64], [1], "float32"]
+    made = [*EMPTY[:4], [[64]], EMPTY[5], [large]]
+    before = PLAN | {"inputs": {"x": [9, *x[1:]]}, "storages": {"0": [64, 256]}, "steps": [made]}
+    before |= {"outputs": {"y": large}}
+    after = PLAN | {"alive": [0], "steps": [], "outputs": {"y": x}}
+    assert carried_out(before, after)["y"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    with pytest.raises(BadText, match="past its storage"):
+        carried_out(before, after | {"outputs": {"y": WIDE}})
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"1" * 99, b"[" * 100_000, b"\xff\xfe"])

@@ -225,7 +225,7 @@ def test_a_worker_of_the_judge_that_dies_is_the_judges_fault(monkeypatch, name):
         if file == name:
             data = b"import os\nos._exit(7)\n"
             found.close()
-            found = Sandbox(data, file, "attention", device=device, threads=1)
+            found = Sandbox(data, file, "attention", device=device)
         return found
 
     monkeypatch.setattr(racing, "_worker", dead)

@@ -276,18 +276,6 @@ def test_closing_ends_the_worker_and_removes_its_folder(start):
     assert not folder.exists() and not alive(worker.pid)
 
 
-@in_and_out_of_jail
-def test_threads_have_room_beside_the_memory_limit(start):
-    text = "print(settings['memory_limit_bytes'])\nstarted()\ntime.sleep(600)\n"
-    limits = []
-    for threads in (1, 64):
-        worker = start(text, threads=threads)
-        worker.ready()
-        limits.append(int(worker.output()))
-    assert limits[0] == sandbox.MEMORY_LIMIT_BYTES
-    assert limits[1] - limits[0] == 63 * 256 * 2**20
-
-
 def test_a_reply_fits_into_its_packet_whatever_it_says():
     text = "b" + "\ud800 é \0" * 10_000 + "e"
     large = Reply(2**63 - 1, Status.EXCEPTION, 2**40, 2**40, error_type=text, text=text)

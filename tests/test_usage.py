@@ -80,11 +80,10 @@ WAYS = {
 @pytest.fixture
 def start():
     """Start a worker that waits for a line, does its work, says so, and waits again."""
-    reaper.adopt_orphans()
     workers = []
 
     def start_worker(text):
-        worker = subprocess.Popen(
+        worker = reaper.start(
             [sys.executable, "-c", f"{PRELUDE}{text}\nprint('done', flush=True)\ninput()\n"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -101,7 +100,7 @@ def start():
         worker.wait()
         worker.stdin.close()
         worker.stdout.close()
-    reaper.kill_orphans()
+        reaper.ended(worker)
 
 
 def work(worker):
@@ -113,14 +112,14 @@ def work(worker):
 @pytest.mark.parametrize("way", WAYS)
 def test_cpu_time_is_counted_whoever_spends_it(start, way):
     worker = start(WAYS[way])
-    with CpuTime(Tree(worker.pid)) as spent:
+    with CpuTime(Tree(worker.pid, reaper.started)) as spent:
         work(worker)
     assert 0.18 < spent.seconds < 0.38  # twice would be 0.4
 
 
 def test_time_of_the_dead_still_counts_when_they_are_buried(start):
     worker = start("forked(lambda: burn(0.1), daemon=True)\nburn(0.1)")
-    tree = Tree(worker.pid)
+    tree = Tree(worker.pid, reaper.started)
     with CpuTime(tree) as spent:
         work(worker)
         for orphan in tree.pids()[1:]:
@@ -132,7 +131,7 @@ def test_time_of_the_dead_still_counts_when_they_are_buried(start):
 def test_neither_time_that_passes_nor_that_of_others_is_cpu_time_of_the_worker(start):
     neighbour = start("burn(0.2)")
     worker = start("time.sleep(0.2)\nforked(lambda: time.sleep(0.1), lives=True)")
-    tree = Tree(worker.pid)
+    tree = Tree(worker.pid, reaper.started)
     with CpuTime(tree) as spent:
         work(neighbour)
         work(worker)
@@ -153,7 +152,7 @@ MEMORY = {
 @pytest.mark.parametrize("way", MEMORY)
 def test_peak_memory_sees_what_was_taken(start, way):
     worker = start(MEMORY[way])
-    with PeakMemory(Tree(worker.pid)) as memory:
+    with PeakMemory(Tree(worker.pid, reaper.started)) as memory:
         work(worker)
     taken = (memory.peak_bytes - memory.before_bytes) / 2**20
     assert 60 < taken < 90
@@ -165,24 +164,24 @@ def test_pages_of_a_file_are_not_memory_that_was_taken(start, tmp_path):
         f"import mmap\nfile = open({str(tmp_path / 'library')!r}, 'rb')\n"
         "pages = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\nlen(pages[::4096])"
     )
-    with PeakMemory(Tree(worker.pid)) as memory:
+    with PeakMemory(Tree(worker.pid, reaper.started)) as memory:
         work(worker)
     assert memory.peak_bytes - memory.before_bytes < 4 * 2**20
 
 
 def test_memory_that_was_taken_before_is_not_counted_again(start):
     worker = start("keep(8)")
-    with PeakMemory(Tree(worker.pid)) as memory:
+    with PeakMemory(Tree(worker.pid, reaper.started)) as memory:
         work(worker)
     before = memory.before_bytes
-    with PeakMemory(Tree(worker.pid)) as memory:
+    with PeakMemory(Tree(worker.pid, reaper.started)) as memory:
         time.sleep(0.02)
     assert memory.before_bytes > before
     assert memory.peak_bytes - memory.before_bytes < 2**20
 
 
 def test_what_does_not_exist_uses_nothing():
-    tree = Tree(2**22 + 1)
+    tree = Tree(2**22 + 1, reaper.started)
     assert tree.resident_bytes() == 0 and usage.children(2**22 + 1) == []
     with PeakMemory(tree) as memory:
         pass
@@ -222,7 +221,6 @@ while len([name for name in os.listdir(folder) if name.isdigit()]) < count:
 
 
 def test_daemons_that_start_each_other_anew_are_all_killed(tmp_path):
-    reaper.adopt_orphans()
     command = [sys.executable, "-c", CHAIN, str(tmp_path), "4"]
     worker = reaper.start(command, start_new_session=True)
     worker.wait(PROMPT_S)

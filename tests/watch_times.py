@@ -83,7 +83,7 @@ class _Watch:
         time.sleep(0.5)
         partial = self.path.with_suffix(".new")
         partial.write_text(text)
-        with usage.CpuTime(usage.Tree(self.process.pid)) as spent:
+        with usage.CpuTime(usage.Tree(self.process.pid, lambda: {self.process.pid})) as spent:
             began = time.monotonic()
             os.replace(partial, self.path)
             end, before = self.result()
@@ -94,7 +94,7 @@ class _Watch:
         """Return MiB of memory, shared pages divided, and percent of a core while nothing runs."""
         time.sleep(1.0)
         pids = [self.process.pid, *usage.descendants(self.process.pid)]
-        with usage.CpuTime(usage.Tree(pids[0])) as spent:
+        with usage.CpuTime(usage.Tree(pids[0], lambda: {pids[0]})) as spent:
             time.sleep(_IDLE_S)
         memory = sum(map(usage.proportional_bytes, pids)) / 2**20
         return memory, 100 * spent.seconds / _IDLE_S

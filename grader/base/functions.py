@@ -24,9 +24,8 @@ class Reach:
     """
 
     def __init__(self, tree: ast.Module, *, differentiates: bool) -> None:
-        classes = (node for node in walk(tree) if isinstance(node, ast.ClassDef))
-        found = (part for node in classes for part in node.body if _is_backward(part))
-        self.uncalled: set[ast.AST] = set(() if differentiates else found)
+        classes = [n for n in walk(tree) if isinstance(n, ast.ClassDef) and not differentiates]
+        self.uncalled = {part for node in classes for part in node.body if _is_backward(part)}
         self.waiting: dict[str, list[ast.AST]] = {}
         self.plain: set[str] = set()
         self.named: set[str] = set()
@@ -37,8 +36,8 @@ class Reach:
             parts = _waiting(node)
             self.named |= names([node], without=[*parts, *self.uncalled])
             if parts:
-                is_plain = isinstance(node, FUNCTIONS)
-                self.plain = self.plain | {node.name} if is_plain else self.plain - {node.name}
+                note = self.plain.add if isinstance(node, FUNCTIONS) else self.plain.discard
+                note(node.name)
                 self.waiting.setdefault(node.name, []).extend(parts)
         self.named_by = {n: names(parts, self.uncalled) for n, parts in self.waiting.items()}
 

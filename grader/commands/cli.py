@@ -129,12 +129,12 @@ def in_words_of_make(message: str, command: str) -> str:
     """Return a message in which an option is followed by its variable of `make`, if it has one."""
     if command in _NOT_OF_MAKE:
         return message
+    known, folder = (_OF_RELEASE, "DIR") if command == "release" else (_OF_MAKE, "SUBMISSION")
+    if message.startswith("DIR: "):
+        return message.replace("DIR: ", f"DIR ({folder}= of make): ", 1)
 
     def named(match: re.Match[str]) -> str:
-        known = _OF_RELEASE if command == "release" else _OF_MAKE
-        if match[2] not in known:
-            return match[1]
-        return f"{match[1]} ({known[match[2]]}={(match[3] or '').strip()} of make)"
+        about, option, value = match.groups(default="")
+        return f"{about} ({known[option]}={value.strip()} of make)" if option in known else about
 
-    folder = "DIR" if command == "release" else "SUBMISSION"
-    return _ABOUT.sub(named, re.sub(r"^DIR: ", f"DIR ({folder}= of make): ", message))
+    return _ABOUT.sub(named, message)

@@ -9,7 +9,6 @@ Guarded by tests/test_walls.py.
 from __future__ import annotations
 
 import functools
-import threading
 from collections import ChainMap, UserDict
 from collections.abc import Callable
 from typing import Any
@@ -22,22 +21,20 @@ _ASKED = frozenset(
     __lt__ __next__
     """.split()
 )
-_installed = threading.Event()
 
 
 class AskedUnseen(TypeError):
     """PyTorch asked an object of the file while it had its modes off."""
 
 
+@functools.cache
 def install() -> None:
     """Let the standard library's classes that pass questions on refuse them; once is enough.
 
     ChainMap and UserDict ask a dictionary, which may have a default_factory of the submission's.
     """
-    if not _installed.is_set():
-        _installed.set()
-        for kind in (ChainMap, UserDict):
-            watched(kind)
+    for kind in (ChainMap, UserDict):
+        watched(kind)
 
 
 def watched(kind: type) -> type:

@@ -66,14 +66,11 @@ class Group:
         with contextlib.suppress(OSError):  # Linux 5.14; the jail's first process ends all, too
             _write(self._folder / "cgroup.kill", 1)
         deadline = time.monotonic() + _GONE_S
-        while time.monotonic() < deadline:
-            with contextlib.suppress(FileNotFoundError):
-                try:
-                    self._folder.rmdir()
-                except OSError:  # it has processes, which are about to end
-                    time.sleep(0.01)
-                    continue
-            return
+        while self._folder.exists() and time.monotonic() < deadline:
+            try:
+                self._folder.rmdir()
+            except OSError:  # it has processes, which are about to end
+                time.sleep(0.01)
 
 
 def limits() -> str | None:

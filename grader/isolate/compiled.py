@@ -38,6 +38,7 @@ from grader.spec.protocol import Ended, Reply, failed
 TIMEOUT_S = 60.0  # without the time in which the worker waits for a core
 MAX_KERNELS = 40  # those that compile, and refusals
 _PREDICTING_S = 10.0
+_CHIPS_AT_A_TIME = 2  # where there are as many cores
 _MAX_REPORT_BYTES = 2**20
 _MAX_LINE_BYTES = 16 * 1024
 _Line = TypeVar("_Line", KernelReport, Prediction)
@@ -88,7 +89,6 @@ def compile_calls(
     *,
     capabilities: Sequence[int] = tuple(CHIPS),
     timeout_s: float = TIMEOUT_S,
-    workers: int = 2,
     kernels: Path | None = None,
     predicts: Call | None = None,
     begins: Callable[[int], None] = lambda capability: None,
@@ -99,20 +99,24 @@ def compile_calls(
         capabilities: of `EVERY_CHIP`.
         timeout_s: seconds of one core for all calls for one chip, without the start of the worker,
             and without the time in which a busy machine has no core for it.
-        workers: chips that are compiled for at a time, where there are as many cores.
         kernels: folder in which what is compiled is kept for the next time.
         predicts: a call made after the others, whose launches are predicted and decide nothing.
         begins: called with each chip when its turn comes.
     """
     cores = capacity.cores()
-    workers, timeout_s = max(1, min(workers, int(cores))), timeout_s / min(1.0, cores)
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        # A worker dies with the thread that started it: each thread starts and ends its own.
-        jobs = [
-            pool.submit(_compile, source, problem, calls, c, timeout_s, kernels, predicts, begins)
-            for c in capabilities
-        ]
-        return [job.result() for job in jobs]
+
+    def compile_one(capability: int) -> Compiled:
+        missing = unavailable(capability)
+        if missing is not None:
+            return Compiled(capability, (not_compiled(capability, missing),), (), 0, 0.0)
+        begins(capability)
+        limit_s = timeout_s / min(1.0, cores)
+        return _compile(source, problem, calls, capability, limit_s, kernels, predicts)
+
+    # A worker dies with the thread that started it: each thread starts and ends its own.
+    at_a_time = max(1, min(_CHIPS_AT_A_TIME, int(cores)))
+    with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
+        return list(pool.map(compile_one, capabilities))
 
 
 def _compile(
@@ -123,12 +127,7 @@ def _compile(
     timeout_s: float,
     cache: Path | None,
     predicts: Call | None,
-    begins: Callable[[int], None],
 ) -> Compiled:
-    missing = unavailable(capability)
-    if missing is not None:
-        return Compiled(capability, (not_compiled(capability, missing),), (), 0, 0.0)
-    begins(capability)
     start = time.monotonic()
     results: list[Reply | Ended] = []
     report = os.memfd_create("report", os.MFD_CLOEXEC)

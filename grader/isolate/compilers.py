@@ -63,7 +63,7 @@ class Compilers:
         with Sandbox(*file, device="cpu", **how) as worker:
             if failed(worker.ready()):
                 return
-            while (left_s := self._deadline - time.monotonic()) > 0 and not self._pending.empty():
+            while (left_s := self._deadline - time.monotonic()) > 0:
                 try:
                     call = self._pending.get_nowait()
                 except queue.Empty:

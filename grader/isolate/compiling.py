@@ -74,12 +74,11 @@ class CompileWorker(serving.Worker):
     def __init__(self, channel: socket.socket, settings: dict[str, Any]) -> None:
         super().__init__(channel, settings)
         self._report: int | None = None
-        self._silent = False  # nothing but predictions is written
         self._text = b""  # not written yet: kernels that the import launches
         chip = chip_of(settings["capability"])
         predicts = settings.get("predicts")
         self._predictor = Predictor(self.path, chip.capability) if predicts else None
-        self._recorder: Recorder | Filler = Recorder(self.path, chip, self._write, self._predictor)
+        self._recorder: Recorder | Filler = Recorder(self.path, chip, self._note, self._predictor)
         if settings.get("fills"):
             self._recorder = Filler(chip)
         self.launches = self._recorder  # its count goes out with every reply
@@ -103,18 +102,19 @@ class CompileWorker(serving.Worker):
         tensors = {view.name: view.of(memory) for view in layout.inputs}
         self._report = fds[0] if fds else None
         self._flush()
-        self._recorder.predicts = self._silent = bool(request.get("predicts"))
+        self._recorder.predicts = bool(request.get("predicts"))
         error = self._recorder.watch(lambda: self.evaluate(tensors, request))
-        self._silent = False
         for record in self._predictor.records() if self._predictor else ():
             self._write(record)
         if error is not None:
             raise error
         return protocol.Reply(request["nonce"], protocol.Status.OK)
 
+    def _note(self, record: dict[str, Any]) -> None:
+        if not self._recorder.predicts:
+            self._write(record)
+
     def _write(self, record: dict[str, Any]) -> None:
-        if self._silent:
-            return
         self._text += json.dumps(record).encode() + b"\n"
         self._flush()
 

@@ -71,10 +71,11 @@ class Replay:
             Exception: what the machine says of a kernel, or PyTorch of an operator.
         """
         self._plan, self.answer = given, None
-        alive = {int(number) for number in given["alive"]}
-        self._stored = {n: stored for n, stored in self._stored.items() if n in alive}
         if given["inputs"].keys() != inputs.keys():
             raise BadText("a plan for other inputs")
+        # What an earlier plan said of an input's storage does not let this one reach past its end.
+        alive = set(map(int, given["alive"])) - {number for number, *_ in given["inputs"].values()}
+        self._stored = {n: stored for n, stored in self._stored.items() if n in alive}
         for name, code in given["inputs"].items():
             self._bind(code, inputs[name], is_input=True)
         self._kernels |= {n: self._kernel(*kernel) for n, kernel in given["kernels"].items()}
@@ -156,20 +157,16 @@ class Replay:
 
         An input's storage has the bytes of the tensor alone, another all bytes of the real one.
         """
-        number, offset, sizes, strides, dtype = code
-        real = tuple(sizes), tuple(strides), _ELEMENTS[dtype]
-        if not isinstance(tensor, torch.Tensor) or real[2] is not tensor.dtype or offset < 0:
-            raise BadText(f"a tensor of a plan: got one of {dtype}")
-        if math.prod(sizes) and real[:2] != (tuple(tensor.shape), tensor.stride()):
-            raise BadText(f"a tensor of a plan: got {sizes}, {strides}, expected {tensor.shape}")
-        width = tensor.element_size()
-        address, size = self._plan["storages"].get(str(number), (0, 0))
-        memory = torch.Tensor.untyped_storage(tensor)
-        base = (tensor.storage_offset() - offset) * width
-        least = (offset + extent(sizes, strides)) * width
-        known = self._stored.get(number)
-        size = least if is_input or base < 0 else min(int(size), memory.nbytes() - base)
-        size = max(size, known.size) if known and is_input else size  # far ones lie in one storage
+        _expect_alike(code, tensor)
+        number, offset, sizes, strides, _ = code
+        address, planned = self._plan["storages"].get(str(number), (0, 0))
+        memory, known = torch.Tensor.untyped_storage(tensor), self._stored.get(number)
+        base = (tensor.storage_offset() - offset) * tensor.element_size()
+        size = (offset + extent(sizes, strides)) * tensor.element_size()
+        if is_input:
+            size = max(size, known.size if known else 0)  # far ones lie in one storage
+        elif base >= 0:
+            size = min(int(planned), memory.nbytes() - base)
         self._stored[number] = Stored(memory, base, size, int(address), is_input)
 
     def _tensor(self, code: list) -> torch.Tensor:
@@ -188,6 +185,16 @@ class Replay:
     def _address(self, code: list) -> int:
         number, offset, _, _, dtype = code
         return self._stored[number].address + offset * _ELEMENTS[dtype].itemsize
+
+
+def _expect_alike(code: list, tensor: Any) -> None:
+    """Check that a tensor of a plan has the type, sizes and strides of the real one."""
+    _, offset, sizes, strides, dtype = code
+    if not isinstance(tensor, torch.Tensor) or _ELEMENTS[dtype] is not tensor.dtype or offset < 0:
+        raise BadText(f"a tensor of a plan: got one of {dtype}")
+    real = tuple(tensor.shape), tensor.stride()
+    if math.prod(sizes) and real != (tuple(sizes), tuple(strides)):
+        raise BadText(f"a tensor of a plan: got {sizes}, {strides}, expected {tensor.shape}")
 
 
 class Executor(serving.Worker):

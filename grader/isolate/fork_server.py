@@ -150,7 +150,6 @@ def _become_worker(request: dict, channel: int, output: int) -> None:
     for name in _judges:
         sys.modules.pop(name, None)
     sys.argv[:] = ["worker.py", str(channel)]
-    sys.path[:] = [_ROOT, *filter(None, os.environ["GRADER_SYS_PATH"].split(os.pathsep))]
     try:
         worker.main()
     except BaseException:

@@ -28,6 +28,14 @@ _FIRST_S = 30.0  # torch, perhaps from a cold network disk
 _ANSWER_S = 10.0  # a fork on a busy machine; the judge waits no longer for a server that hangs
 
 
+def isolated(script: Path, channel: int) -> list[str]:
+    """Return the command of an interpreter that reads nothing of ours but a script of the judge's.
+
+    The script gets the number of a descriptor, its channel to the judge.
+    """
+    return [sys.executable, "-I", "-B", "-u", "-X", "utf8", str(script), str(channel)]
+
+
 class Forked:
     """As much of `subprocess.Popen` as the judge needs, for a child that it did not start."""
 
@@ -66,21 +74,16 @@ class ForkServer:
     def __init__(self, process: Any, channel: socket.socket) -> None:
         """Use a server that has started, and reads its requests from `channel`."""
         self._process = process
-        self._channel: socket.socket | None = channel
+        self._channel = channel
         self._lock = threading.Lock()
         channel.settimeout(_FIRST_S)
-        reaper.adopt_orphans()
 
     @classmethod
     def open(cls, environment: dict[str, str]) -> ForkServer:
         """Start a server; its `environment` is that of the workers as far as imports read it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = reaper.start(
-            [
-                *(sys.executable, "-I", "-B", "-u", "-X", "utf8"),
-                *(str(_SERVER), str(theirs.fileno())),
-            ],
-            stdin=subprocess.DEVNULL,
+            isolated(_SERVER, theirs.fileno()),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environment,
@@ -100,27 +103,21 @@ class ForkServer:
 
     def _ask(self, request: bytes, fds: list[int]) -> int:
         """Return the process id that the server answers; 0 if it does not, now or earlier."""
-        if self._channel is None:
-            return 0
-        try:
+        answer = b""
+        with contextlib.suppress(OSError):  # it is dead, or was given up, and the channel is closed
             socket.send_fds(self._channel, [request], fds)
             answer = self._channel.recv(8)
-        except OSError:
-            answer = b""
         if len(answer) == 8:
             self._channel.settimeout(_ANSWER_S)
             return int.from_bytes(answer, "little")
         self._process.kill()  # a worker forked too late would read requests to its replacement
         self._channel.close()
-        self._channel = None
         return 0
 
     def close(self) -> None:
         """End the server; the workers live on."""
         with self._lock:
-            if self._channel is not None:
-                self._channel.close()
-                self._channel = None
+            self._channel.close()
         self._process.kill()
         self._process.wait(10.0)
         reaper.ended(self._process)
@@ -131,8 +128,7 @@ _server: ForkServer | None = None
 
 def start(cwd: Path, env: dict[str, str], channel: int) -> Forked | None:
     """Fork a worker from the open server; None where there is none or it does not serve."""
-    # No import of the server looks for a GPU: a worker finds its own.
-    if _server is None or env.get("OMP_NUM_THREADS") != "1":
+    if _server is None:  # no import of a server looks for a GPU: a worker finds its own
         return None
     reader, writer = os.pipe()
     pid = _server.fork([channel, writer], cwd=str(cwd), env=env)

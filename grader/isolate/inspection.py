@@ -69,7 +69,6 @@ def inspect(*, gpu: str | None) -> None:
     """
     if jail.bubblewrap() is None:
         raise JailFault("bubblewrap is not installed: install the package bubblewrap (bwrap)")
-    reaper.adopt_orphans()
     folder = Path(tempfile.mkdtemp(prefix="inspection-", dir=scratch.folder()))
     secret = scratch.folder() / "secret"
     try:
@@ -238,7 +237,6 @@ def _jailed(
     named = jail.named_to_cuda(gpu) if gpu else {}
     child = reaper.start(
         jail.enclose(command, folder, files, gpu=gpu),
-        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={"PATH": os.environ.get("PATH", os.defpath)} | libraries | named,

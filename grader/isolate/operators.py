@@ -65,6 +65,21 @@ class Use:
     text: str
 
 
+@dataclasses.dataclass
+class _Noted:
+    """A call, or several that are noted together: what PyTorch has made and read, and may.
+
+    `size` is that of the inputs in elements; by what is limited, `allowed` and `made` are amounts.
+    """
+
+    differentiates: bool
+    size: int
+    allowed: dict[str, float]
+    made: dict[str, int]
+    most_read: float
+    read: int = 0
+
+
 class OperatorAudit:
     """What the submission at `path` has PyTorch do; `found` is the first use that is not open.
 
@@ -81,16 +96,11 @@ class OperatorAudit:
         self._most = {"elements": rules.get("most_elements", math.inf)}
         self._most["sums and products"] = rules.get("most_arithmetic", math.inf)
         self._most_padded, self._rows = rules.get("most_padded", 0), rules.get("padded_rows", 1)
-        self._most_read = rules.get("most_read")
+        self._most_read = rules.get("most_read", math.inf)
         self._path = path
         # The kind of an operator; "" for one that is open.
         self.kind: Callable[[Any], str] = functools.cache(self._find_kind)
-        self._active = False
-        self._differentiates = False
-        self._size = self._read = 0
-        self._made = dict.fromkeys(self._most, 0)  # amounts so far
-        self._allowed: dict[str, float] = {}
-        self._calls = 1  # of the entry point, which are noted together
+        self._call: _Noted | None = None
         self.multiply_adds = 0  # of products of matrices
 
     def install(self) -> None:
@@ -101,29 +111,30 @@ class OperatorAudit:
     @contextlib.contextmanager
     def noting(self, layout: Layout, request: dict[str, Any]) -> Iterator[None]:
         """Note a requested call, unless its kernels do nothing: then its results are not used."""
-        self.found, self._read, self._made = None, 0, dict.fromkeys(self._most, 0)
-        self._calls, self.multiply_adds = request.get("sets", 1), 0
+        self.found, self.multiply_adds = None, 0
+        if not request.get("idle", False):
+            self._call = self._noted(layout, request["gradients"], request.get("sets", 1))
+            readings.note(self.reads)
+        try:
+            with _Dispatched(self):
+                yield
+        finally:
+            self._call = None
+            readings.note(None)
+
+    def _noted(self, layout: Layout, differentiates: bool, calls: int) -> _Noted:
         sizes = [math.prod(view.size) for view in layout.inputs]
-        self._size = self._calls * max(1, sum(sizes))
+        size = calls * max(1, sum(sizes))
         # p02 may multiply its weights and its sums by a factor once: that is not the exercise.
         small = sum(sizes) - max(sizes, default=0)
         small += sum(math.prod(view.size) for view in layout.outputs)
         # PyTorch may pad inputs to tiles of rows, but not p02's x, which has two dimensions.
         padded = [v.size for v in layout.inputs if len(v.size) == 4]
         tiles = (b * h * -(-n // self._rows) * d for b, h, n, d in padded)
-        least = self._most_padded * self._rows * sum(tiles)
-        least = self._calls * max(small, least)
-        self._allowed = {w: max(most * self._size, least) for w, most in self._most.items()}
-        self._differentiates = request["gradients"]
-        self._active = not request.get("idle", False)
-        if self._active:
-            readings.note(self.reads)
-        try:
-            with _Dispatched(self):
-                yield
-        finally:
-            self._active = False
-            readings.note(None)
+        least = calls * max(small, self._most_padded * self._rows * sum(tiles))
+        allowed = {what: max(most * size, least) for what, most in self._most.items()}
+        made = dict.fromkeys(allowed, 0)
+        return _Noted(differentiates, size, allowed, made, calls * self._most_read)
 
     def refusal(self, nonce: int) -> Reply:
         """Return the reply that tells what was `found`."""
@@ -135,9 +146,9 @@ class OperatorAudit:
 
     def runs(self, func: Any, kind: str, args: Any, kwargs: dict[str, Any]) -> None:
         """Note that an operator runs."""
-        if not self._active or self.found is not None:
+        if self._call is None or self.found is not None:
             return
-        if not self._differentiates and torch._C._current_graph_task_id() >= 0:
+        if not self._call.differentiates and torch._C._current_graph_task_id() >= 0:
             self._refuse(SHORTCUT, f"autograd computes gradients here: {_name(func)}")
         elif kind == READS:
             self.reads(1, ".item(), a comparison or a conversion")
@@ -150,7 +161,8 @@ class OperatorAudit:
 
     def made(self, func: Any, kind: str, args: Any, result: Any) -> None:
         """Note how much an operator that is counted has made, or summed up."""
-        if not self._active or self.found is not None:
+        call = self._call
+        if call is None or self.found is not None:
             return
         with torch._C.DisableTorchFunction():  # numel may be a class's own
             found, results = list(tensors((args, result))), list(tensors((result,)))
@@ -159,29 +171,27 @@ class OperatorAudit:
             numbers = any(x.dtype is not torch.bool for x in results)
             mixes = kind == ARITHMETIC or any(x.is_complex() for x in found)
         for what in ("elements", "sums and products") if numbers and mixes else ("elements",):
-            self._made[what] += elements
-            if self._made[what] > self._allowed[what] and self.found is None:
-                self._refuse_number(func, what)
-
-    def _refuse_number(self, func: Any, what: str) -> None:
-        made, most = self._made[what], self._allowed[what]
-        self._refuse(
-            COMPUTES,
-            f"PyTorch computes here, element by element: {_name(func)}"
-            f"; {made:,} {what} so far, {made / self._size:.3g} for each element of the inputs;"
-            f" {most / self._size:.3g} are allowed",
-        )
+            call.made[what] += elements
+            made, most = call.made[what], call.allowed[what]
+            if made > most and self.found is None:
+                self._refuse(
+                    COMPUTES,
+                    f"PyTorch computes here, element by element: {_name(func)}; {made:,} {what} so"
+                    f" far, {made / call.size:.3g} for each element of the inputs;"
+                    f" {most / call.size:.3g} are allowed",
+                )
 
     def reads(self, elements: int, how: str) -> None:
         """Note that elements of a tensor have become numbers of Python."""
-        if not self._active or self.found is not None or self._most_read is None:
+        call = self._call
+        if call is None or self.found is not None:
             return
-        self._read += elements
-        if self._read > self._most_read * self._calls:
+        call.read += elements
+        if call.read > call.most_read:
             self._refuse(
                 READS,
                 f"values of tensors are read into Python here, with {how}"
-                f"; {self._read:,} elements so far, {self._most_read} of a call are allowed",
+                f"; {call.read:,} elements so far, {self._most_read} of a call are allowed",
             )
 
     def _refuse(self, kind: str, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 
 _EVERY_S = 1.0
 
@@ -27,8 +28,8 @@ class EventPipe:
                 view = view[os.write(self._fd, view) :]
 
     def _beat(self) -> None:
-        stop = threading.Event()
-        while not stop.wait(_EVERY_S):
+        while True:
+            time.sleep(_EVERY_S)
             self.send(self._alive)
 
 

@@ -51,6 +51,11 @@ def write(memory: mmap.mmap, plan: dict[str, Any]) -> None:
     memory[: _HEAD + len(text)] = len(text).to_bytes(_HEAD, "little") + text
 
 
+def is_written(memory: torch.Tensor) -> bool:
+    """Whether a plan was put into memory that was zero before."""
+    return bool(memory[:_HEAD].any())
+
+
 def read(memory: mmap.mmap) -> dict[str, Any]:
     """Return the plan in memory that `write` has filled.
 

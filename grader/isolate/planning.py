@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import functools
 import gc
+import itertools
 import mmap
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ from grader.kernel.machine import capture
 from grader.kernel.machine.engine import unseen
 from grader.kernel.machine.ttir import NotMeasured
 from grader.kernel.machine.ttir_cache import TtirCache
-from grader.spec.protocol import Reply, Status
+from grader.spec.protocol import Reply, Status, failed
 
 _MOST_VALUES = 32  # of one question, whose answer is a reply; operators.py refuses more
 _storage = torch.Tensor.untyped_storage
@@ -56,11 +57,10 @@ class Recorder(DispatchMode):
         self._is_open = False
         self._plan: dict[str, Any] = {}
         self._answers: list[Any] = []
-        self._kernels: dict[capture.Kernel, int] = {}
-        self._sent: set[int] = set()  # kernels of plans that were carried out
-        self._numbers: dict[int, int] = {}  # of storages, by their addresses in C++
-        self._known: dict[int, StorageWeakRef] = {}  # by number; it keeps the address from others
-        self._next = 0
+        self._kernels: dict[capture.Kernel, int] = {}  # numbers
+        # Numbers of storages by address in C++, with what keeps the address from other storages.
+        self._known: dict[int, tuple[int, StorageWeakRef]] = {}
+        self._next = itertools.count()
 
     def begin(
         self, answers: list[Any], inputs: dict[str, torch.Tensor], *, carried_out: bool
@@ -69,17 +69,16 @@ class Recorder(DispatchMode):
 
         Unless the plan before was `carried_out`, no other worker has its storages and kernels.
         """
-        alive = {n: ref for n, ref in self._known.items() if carried_out and not ref.expired()}
-        self._known = alive
-        self._numbers = {ref.cdata: number for number, ref in alive.items()}
+        if not carried_out:
+            self._known, self._kernels = {}, {}
+        self._known = {at: one for at, one in self._known.items() if not one[1].expired()}
         self._plan = {
-            "alive": list(alive),
+            "alive": [number for number, _ in self._known.values()],
             "storages": {},
             "inputs": {},
             "kernels": {},
             "steps": [],
         }
-        self._sent = self._sent if carried_out else set()
         self._answers, self.asks, self._is_open = list(answers), False, True
         for name, tensor in inputs.items():
             self._plan["inputs"][name] = self._tensor(tensor, made=True)
@@ -130,9 +129,9 @@ class Recorder(DispatchMode):
             raise Asked
         self.count += 1
         self.lines.add(kernel_line(launch.kernel.fn, self.path))
-        number = self._kernels.setdefault(launch.kernel, len(self._kernels))
-        if number not in self._sent:
-            self._sent.add(number)
+        number = self._kernels.get(launch.kernel)
+        if number is None:
+            number = self._kernels[launch.kernel] = len(self._kernels)
             self._plan["kernels"][number] = self._text(launch.kernel)
         with unseen():
             arguments = [[name, self._code(value)] for name, value in launch.arguments]
@@ -223,12 +222,10 @@ class Recorder(DispatchMode):
 
         A step may make a known storage larger, as `out=` lets it.
         """
-        number = self._numbers.get(storage._cdata)
-        is_new = number is None
-        if number is None:
-            number = self._numbers[storage._cdata] = self._next
-            self._next += 1
-            self._known[number] = StorageWeakRef(storage)
+        is_new = storage._cdata not in self._known
+        if is_new:
+            self._known[storage._cdata] = next(self._next), StorageWeakRef(storage)
+        number, _ = self._known[storage._cdata]
         if is_new or made:
             self._plan["storages"][number] = [storage.data_ptr(), storage.nbytes()]
         if is_new and not made:
@@ -265,7 +262,7 @@ class Planner(serving.Worker):
                 gc.freeze()  # a kernel stays, and with it what Triton made to read it
 
     def _do_plan(self, request: dict, fds: list[int]) -> Reply:
-        """Write the plan of one call, as far as it comes."""
+        """Write the plan of one call as far as it comes, unless it fails before it launches."""
         layout, nonce = arena.Layout.of(request), request["nonce"]
         recorder = self.recorder
         place = mmap.mmap(fds[0], plan.MAX_BYTES)  # now: after the call there may be no memory
@@ -280,11 +277,11 @@ class Planner(serving.Worker):
         except BaseException as error:
             if not recorder.asks:
                 reply = self.explained(nonce, error)
-        launched, recorder.count = recorder.count, 0  # none, unless a plan is written
         if self.record and self.record.found:
             return self.record.refusal(nonce)
-        plan.write(place, recorder.end(results))
-        recorder.count = launched
+        given = recorder.end(results)
+        if recorder.count or not failed(reply):
+            plan.write(place, given)
         return Reply(nonce, Status.ASKS) if recorder.asks else reply
 
     def _tensors(self, layout: arena.Layout, *, spread: bool) -> dict[str, torch.Tensor]:

@@ -61,7 +61,6 @@ class Children:
         self._running: set[Any] = set()
         self._lock = threading.Lock()
         self._server: forks.ForkServer | None = None
-        reaper.adopt_orphans()
 
     def open_server(self, *, differentiate: bool = False) -> None:
         """Let children that import torch be forked. The server ends with the calling thread.
@@ -135,7 +134,6 @@ class Children:
                 *(f"--request-fd={asked}", f"--events-fd={events}"),
             ],
             cwd=ROOT,
-            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             pass_fds=(asked, events),
@@ -166,19 +164,19 @@ def _lines(stream: Any, child: Any, deadline: float, ending: Ending) -> Iterator
     gone, stopped, rest = False, False, _MAX_REST_BYTES
     while True:
         ready, _, _ = select.select([stream], [], [], _LOOK_S)
-        chunk = stream.read(65536) if ready else None
-        if chunk == b"":
+        chunk = stream.read(65536) if ready else b""
+        if ready and not chunk:
             return
         now = time.monotonic()
         if now - looked >= _LOOK_S or not ready:
             looked, gone, stopped = now, child.poll() is not None, _is_stopped(child.pid)
         if chunk and not stopped:
             heard = now
-        *lines, pending = (pending + (chunk or b"")).split(b"\n")
+        *lines, pending = (pending + chunk).split(b"\n")
         yield from lines
         if len(pending) > _MAX_LINE_BYTES:
             pending = b""
-        rest -= len(chunk or b"") if gone else 0
+        rest -= len(chunk) if gone else 0
         if gone and (rest <= 0 or not ready):
             return
         ending.timed_out = now >= deadline

@@ -21,14 +21,15 @@ _lock = threading.Lock()
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose parent dies."""
+    """Become the parent of every descendant whose parent dies; `start` and `adopt` do so first."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def start(command: list[str], **options: Any) -> subprocess.Popen:
-    """Start a child that the judge itself ends: `subprocess.Popen(command, **options)`."""
+    """Start a child that the judge itself ends, as `subprocess.Popen` does, without an input."""
+    adopt_orphans()
     with _lock:
-        child = subprocess.Popen(command, **options)
+        child = subprocess.Popen(command, **{"stdin": subprocess.DEVNULL} | options)
         _own.add(child.pid)
         return child
 
@@ -38,6 +39,7 @@ def adopt(fork: Callable[[], int]) -> int | None:
 
     Return None if it is no child of the judge.
     """
+    adopt_orphans()
     with _lock:
         pid = fork()
         if pid not in usage.children(os.getpid()):

@@ -116,7 +116,7 @@ class Worker:
         """Install what has to be in place before the submission is imported."""
         if self.settings.get("answers_for_gpu"):
             absent_gpu.answer()
-        if self.settings["count_launches"]:
+        if self.settings.get("count_launches"):
             self.launches = launches.LaunchCounter(self.path)
             self.launches.install()
 
@@ -141,7 +141,7 @@ class Worker:
         with open(self.path, "rb") as file:
             self.source = file.read()  # before it runs, and may change its file
         given.offer_given()
-        if self.settings["count_launches"]:
+        if self.settings.get("count_launches"):
             shapes.keep_names()
         module = self._import()
         self.module = module

@@ -297,20 +297,19 @@ class Session:
                 more = {"answers": answers, "carried_out": self._carried_out}
                 planned = self._ask(planner, "plan", call_s, (text.fd,), fields | more)
                 self._carried_out = False
-                asks = isinstance(planned, Reply) and planned.status is Status.ASKS
-                # A fault of a kernel comes before one of the host code behind its launch.
                 if isinstance(planned, Ended):
                     return planned
-                if failed(planned) and not asks and not planned.launches:
+                asks = planned.status is Status.ASKS
+                if failed(planned) and not asks and not plan.is_written(text.memory):
                     return planned
                 both = (fds[0], text.fd, *fds[1:])
                 done = self._ask(executor, "carry_out", call_s, both, fields)
-            if failed(done):
+            if failed(done):  # also where the host code that launched such a kernel failed later
                 return done
             self._carried_out = True
-            if not asks and fields.get("idle"):  # no plan holds launches that do nothing
-                done = dataclasses.replace(done, launches=planned.launches)
             if not asks:
+                if fields.get("idle"):  # no plan holds launches that do nothing
+                    done = dataclasses.replace(done, launches=planned.launches)
                 return planned if failed(planned) else done
             answers.append(json.loads(done.text))
         text = f"values of tensors are read into Python; {MOST_READ} of a call are allowed"

@@ -86,19 +86,15 @@ class Tree:
     """A worker, all that it started, and its orphans, which became children of `adopter`.
 
     The adopter is the judge, unless another process is given. `started` returns its children that
-    are no orphans; by default they are those that exist now.
+    are no orphans.
     """
 
     def __init__(
-        self,
-        pid: int,
-        started: Callable[[], Collection[int]] | None = None,
-        adopter: int | None = None,
+        self, pid: int, started: Callable[[], Collection[int]], adopter: int | None = None
     ) -> None:
         self.pid = pid
         self.adopter = adopter or os.getpid()
-        before = frozenset(children(self.adopter))
-        self._started = started or (lambda: before)
+        self._started = started
 
     def pids(self) -> list[int]:
         """Return the processes of the tree that exist now."""
@@ -232,32 +228,27 @@ class CpuTime(UsageMonitor):
 
     def __init__(self, tree: Tree) -> None:
         super().__init__(tree)
-        self._first: dict[int, float] = {}
-        self._last: dict[int, float] = {}
+        self._spent: dict[int, float] = {}  # by each process, when it was last seen
         self._alive: set[int] = set()
-        self._waited = 0.0
         self.seconds = 0.0
 
     def __enter__(self) -> Self:
         self._look()
-        self._first = dict(self._last)
+        self.seconds = -sum(self._spent.values())
         self._waited = self._waited_for()
         return super().__enter__()
 
     def _look(self) -> None:
         spent = {pid: _own_seconds(pid) for pid in self._pids()}
         # One that has just died has no clock any more: what it had when it was last seen holds.
-        self._last |= {pid: max(s, self._last.get(pid, 0.0)) for pid, s in spent.items()}
+        self._spent |= {pid: max(s, self._spent.get(pid, 0.0)) for pid, s in spent.items()}
         self._alive = set(spent)
 
     def __exit__(self, *raised: object) -> None:
         super().__exit__(*raised)
-        waited = self._waited_for() - self._waited
-        spent = {pid: s - self._first.get(pid, 0.0) for pid, s in self._last.items()}
-        gone = self._last.keys() - self._alive
-        counted = sum(self._first.get(pid, 0.0) for pid in gone)  # before the context was open
-        vanished = max(waited - counted, sum(spent[pid] for pid in gone))
-        self.seconds = sum(spent[pid] for pid in self._alive) + vanished
+        alive = sum(self._spent[pid] for pid in self._alive)
+        gone = sum(self._spent.values()) - alive
+        self.seconds += alive + max(gone, self._waited_for() - self._waited)
 
     def _waited_for(self) -> float:
         """Return the CPU time of ended processes that the tree, or its adopter, waited for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,7 @@ class Measurement:
     ) -> None:
         self.bench = bench
         self.problem: Problem = load_problem(file.problem)
-        self.naive = Timed(naive.worker, naive.tree, self.problem.oracle)
+        self.naive = dataclasses.replace(naive, entry=self.problem.oracle)
         self.emit = emit
         self._submission = functools.partial(submission_worker, file, request)
         self._ahead = ahead
@@ -300,11 +301,9 @@ def baseline_worker(device: str, **settings: bool) -> Sandbox:
 
 def _worker(source: bytes, file: str, entry: str, device: str, **settings: Any) -> Sandbox:
     """Start a worker; where host memory is measured a fresh one, since a fork has less resident."""
-    # One thread: with more, a ratio on the CPU follows whatever else the machine is doing.
-    options = {"device": device, "threads": 1} | settings
     if device == "cpu":  # a file may lie in memory, where it counts for no process
-        options["file_limit_bytes"] = _FILE_BYTES
-    return Sandbox(source, file, entry, **options)
+        settings["file_limit_bytes"] = _FILE_BYTES
+    return Sandbox(source, file, entry, device=device, **settings)
 
 
 def reason_of(result: Reply | Ended) -> str:

@@ -28,7 +28,7 @@ def extra_bytes(
     layout = bench.layout(problem, case)
     outputs = sum(TORCH_DTYPES[v.dtype].itemsize * math.prod(v.size) for v in layout.outputs)
     if bench.device == "cpu":
-        with PeakMemory(timed.tree) as memory:
+        with PeakMemory(timed.worker.tree()) as memory:
             _, results = bench.go(timed, problem, case, layout)
         see_alone(memory)
         # What the file took when it was imported counts, and a baseline's took next to nothing. The

@@ -100,11 +100,10 @@ def run_block(
 ) -> Block:
     """Time a block of goes; `margin_of` returns error / allowed of the outputs of one go.
 
-    The baseline is trusted and has none. A first go, not counted, compiles and autotunes. A second
-    sets how many calls make a go. Where they are several, the fastest of five goes sets it: a new
-    worker is slow now and then, and a go that is too short is timed less well. An earlier block of
-    the same code sets the numbers of one that is `like` it. On a GPU an empty go comes before each,
-    since a worker that has slept takes 0.2 ms to wake up (H200, 2026-11-23).
+    The baseline is trusted and has none. A first go, not counted, compiles and autotunes. A block
+    has as many goes of as many calls as an earlier one of the same code that it is `like`. On a GPU
+    an empty go comes before each, since a worker that has slept takes 0.2 ms to wake up (H200,
+    2026-11-23).
     """
     layout = bench.layout(problem, case)
     unverified = _Unverified(margin_of, bench.capacity)
@@ -120,21 +119,31 @@ def run_block(
     if like is not None:
         sets, goes = like.sets, len(like.seconds)
     else:
-        one_s = go(1) - overhead_s
-        if one_s < _GO_S:
-            one_s = min(one_s, *(go(1) - overhead_s for _ in range(_TRIALS)))
-        one_s = max(one_s, _SHORTEST_S)
-        sets = calls_of_go(bench, layout, one_s)
-        goes = _GOES_SHORT if one_s * sets < 0.5 * _GO_S else _GOES[bench.device]
+        sets, goes = _length(bench, layout, lambda: go(1) - overhead_s)
     if sets > 1 or like is not None:
         go(sets)  # not counted: it allocates the outputs of so many calls
-    looked_at = -1 if timed.budget is None else secrets.randbelow(goes)  # -1: none of the baseline
+    # Of a submission one more go is watched, at a drawn place: it cannot know which.
+    watched_at = secrets.randbelow(goes) if timed.budget else None
     seconds = []
     for number in range(goes):
-        if number == looked_at:  # at a drawn place: a submission cannot know which go is watched
+        if number == watched_at:
             go(sets, watched=True)
         seconds.append(go(sets))
     return Block(tuple(seconds), sets, unverified.worst())
+
+
+def _length(bench: Bench, layout: Layout, call_s: Callable[[], float]) -> tuple[int, int]:
+    """Return how many calls make a go, and how many goes a block, by the seconds of one call.
+
+    Where several calls make a go, the fastest of five counts: a new worker is slow now and then,
+    and a go that is too short is timed less well.
+    """
+    one_s = call_s()
+    if one_s < _GO_S:
+        one_s = min(one_s, *(call_s() for _ in range(_TRIALS)))
+    one_s = max(one_s, _SHORTEST_S)
+    sets = calls_of_go(bench, layout, one_s)
+    return sets, _GOES_SHORT if one_s * sets < 0.5 * _GO_S else _GOES[bench.device]
 
 
 class _Unverified:

@@ -25,7 +25,7 @@ from grader.isolate.arena import POISON, Arena, Call, Layout
 from grader.isolate.placing import place
 from grader.isolate.sandbox import Sandbox
 from grader.isolate.session import Budget
-from grader.isolate.usage import CpuTime, Tree, UsageMonitor
+from grader.isolate.usage import CpuTime, UsageMonitor
 from grader.spec.cases import Case
 from grader.spec.inputs import make_inputs
 from grader.spec.problem import Problem
@@ -69,7 +69,6 @@ class Timed:
     """
 
     worker: Sandbox
-    tree: Tree
     entry: str | None = None
     budget: Budget | None = None
 
@@ -143,12 +142,12 @@ class Bench:
         unnamed = isinstance(result, Reply) and result.status == Status.NO_ENTRY
         if failed(result) and not (unnamed and entry is not None):
             raise CallFailed(result)
-        timed = Timed(worker, worker.tree(), entry, budget)
+        timed = Timed(worker, entry, budget)
         if self.device == "cuda":
             assert self._cuda is not None
             timed.ask("open", (self._cuda_fd,), size=self._cuda.numel())
         elif entry is not None:
-            self.idle_bytes = timed.tree.resident_bytes()
+            self.idle_bytes = worker.tree().resident_bytes()
         return timed
 
     def layout(self, problem: Problem, case: Case) -> Layout:
@@ -185,7 +184,7 @@ class Bench:
             if self.device == "cuda":
                 device_memory.forget_persisting_lines()
             self._synchronize()
-            with CpuTime(timed.tree) if self.device == "cpu" else _WallTime() as clock:
+            with CpuTime(timed.worker.tree()) if self.device == "cpu" else _WallTime() as clock:
                 for part, inputs in zip(parts, private, strict=True):
                     for view, own in part:
                         view.of(own).copy_(inputs.all[view.name])

@@ -258,7 +258,7 @@ class _Race:
 
 def _worker(name: str, device: str) -> Sandbox:
     data = (_REFERENCE / name).read_bytes()
-    return Sandbox(data, name, "attention", device=device, threads=1)
+    return Sandbox(data, name, "attention", device=device)
 
 
 if __name__ == "__main__":
