@@ -102,9 +102,8 @@ class Combining:
         anew = name == _CHOICE and not (_of_pairs(notes[0]) and notes[0].mask_line)
         if anew or made:
             mask_line = self._made_at(event) or record.where.line
-            record.arrays["mask_lines"][record.kernel] = mask_line
-            rows = "queries" if over_queries else "keys"
-            record.arrays["mask_rows"][record.kernel] = trace.MASK_ROWS.index(rows)
+            rows = trace.MASK_ROWS.index("queries" if over_queries else "keys")
+            record.of_kernel["mask_line"], record.of_kernel["mask_rows"] = mask_line, rows
         of_scores = [other for other in known if other.is_of_pairs]
         decided = min(other.decided for other in of_scores) if of_scores else 0
         if name == _CHOICE and list(map(_of_pairs, notes)) == [True, False, False]:
@@ -117,7 +116,7 @@ class Combining:
             if shown is not None and bool(shown.any()):
                 record.note_line(Counter.SHOWN_LINE)
         if by_factor and bool(_raises(result, *tiles, weights=weights).any()):
-            record.arrays["raised_lines"][record.kernel] = record.where.line
+            record.of_kernel["raised_line"] = record.where.line
         return note
 
     def _made_at(self, event: events.Computed) -> int:

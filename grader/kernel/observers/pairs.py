@@ -63,9 +63,9 @@ class Pairs:
             counters[Counter.TURNED] = OPERANDS.index(values.operand)
             return size
         if not weights.note.weights:
-            record.arrays["bare"][product] = record.where.line
+            record.arrays["products"]["bare"][product] = record.where.line
         if weights.note.decided:
-            record.arrays["bare"][SCORES] = weights.note.decided
+            record.arrays["products"]["bare"][SCORES] = weights.note.decided
         lengths = shape.seqlen_k, shape.seqlen_q
         length = lengths[values.of_queries]
         kept = _of_its_head(free, lengths[not values.of_queries])
@@ -188,7 +188,7 @@ class Pairs:
     def _number(self, line: int) -> int:
         """Return the number of a line in the table of lines, 0 when that is full."""
         if line not in self._numbers and len(self._numbers) < SOURCE_LINES:
-            self._record.arrays["lines"][len(self._numbers)] = line
+            self._record.arrays["lines"]["line"][len(self._numbers)] = line
             self._numbers[line] = len(self._numbers)
         return self._numbers.get(line, 0)
 

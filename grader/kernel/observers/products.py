@@ -151,13 +151,13 @@ class Products:
         if event.op not in self._doubles:
             self._doubles[event.op] = _doubles(event.op, event.loops)
         if self._doubles[event.op]:
-            self._record.arrays["doubled"][product] = self._record.where.line
+            self._record.arrays["products"]["doubled"][product] = self._record.where.line
         if event.op not in self._replaced:
             self._replaced[event.op] = _is_replaced(event.op, event.loops)
         if self._replaced[event.op]:
             key, programs = (event.op, product), as_numpy(event.programs)
             had = self._lost.setdefault(key, np.zeros(self._record.programs, bool))
-            lines = self._record.arrays["discarded"]
+            lines = self._record.arrays["products"]["discarded"]
             if had[programs].any() and not lines[product]:
                 lines[product] = self._record.where.line
             had[programs] = True
@@ -170,10 +170,9 @@ class Products:
         self._dots[key] = self._dots.get(key, 0) + number
 
     def write(self) -> None:
-        table = self._record.arrays["dots"]
-        for row, (key, count) in zip(table, self._dots.items(), strict=False):
-            row[:] = *key[:6], count, *key[6:]
-        if len(self._dots) > trace.LINES:  # dots beyond the table are unknown
+        rows = [(*key, count) for key, count in self._dots.items()]
+        self._record.arrays["dots"][: len(rows)] = rows[: trace.LINES]
+        if len(rows) > trace.LINES:  # dots beyond the table are unknown
             self._record.counters[Counter.UNKNOWN_DOTS] += 1
 
 

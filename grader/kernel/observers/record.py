@@ -123,6 +123,11 @@ class Record:
         idle = self.where.loops_of(self._kernels) - self._ran
         self.counters[Counter.IDLE_LOOP_LINE] = idle.pop() if len(idle) == 1 else 0
 
+    @property
+    def of_kernel(self) -> Any:
+        """The running kernel's row of the table of kernels: numbers by name."""
+        return self.arrays["kernels"][self.kernel]
+
     def note_line(self, counter: Counter) -> None:
         self.counters[counter] = self.where.line
 

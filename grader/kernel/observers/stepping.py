@@ -20,7 +20,7 @@ from grader.kernel.observers.knowledge import Rows, Tile
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.places import Touched
 from grader.kernel.observers.record import as_numpy
-from grader.kernel.observers.rounds import LOAD, LOADS, RoundsShape, RoundsWriter
+from grader.kernel.observers.rounds import LOADS, RoundsShape, RoundsWriter
 from grader.kernel.observers.trace import OPERANDS, PRODUCTS
 
 _OUT = PRODUCTS.index("out")
@@ -49,7 +49,7 @@ class Steps:
         self._level = 0  # the round's loop is so many outside the innermost
         self._open = False  # the round has not ended
         self._loading: int | None = None  # the program of this launch whose loads count
-        self._loads: list[dict[str, int]] = []  # of the next round, before it begins
+        self._loads: list[tuple[int, ...]] = []  # of the next round, before it begins
         self._segments: list[Operation | None] = []  # loops, by number
 
     # -- where a kernel is ------------------------------------------------------------------------
@@ -114,12 +114,11 @@ class Steps:
         ids, there = np.unique(rows[at][inside]), columns[at][inside]
         near = [np.abs(np.diff(touched.addresses[at], axis=n)).ravel() for n in range(active.ndim)]
         steps = [int(deltas[0]) for deltas in near if deltas.size and deltas[0]]
-        numbers = (
+        load = (
             line, 1 + OPERANDS.index(operand.name), ids[0], ids[-1], ids.size, there.min(),
             there.max(), active.sum(), active.sum() - inside.sum(), active.size - active.sum(),
             min(steps, default=0),
         )  # fmt: skip
-        load = dict(zip(LOAD, map(int, numbers), strict=True))
         if self._open:
             self._write.load(load)
         elif len(self._loads) < LOADS:

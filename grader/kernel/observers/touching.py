@@ -175,7 +175,7 @@ class Accesses:
             return
         addresses, programs = touched.addresses[running], touched.programs[running]
         key = record.where.line, record.kernel, trace.OPERANDS.index(operand.name) + 1
-        noted = self._accesses.setdefault(key, dict.fromkeys(trace.ACCESS[3:], 0))
+        noted = self._accesses.setdefault(key, dict.fromkeys(trace.ACCESS.names[3:], 0))
         if key not in self._last:
             self._last[key] = np.full(record.programs, _NONE)
         last = self._last[key]
@@ -203,9 +203,8 @@ class Accesses:
         last[programs] = first
 
     def write(self) -> None:
-        table = self._record.arrays["accesses"]
-        for row, (key, noted) in zip(table, self._accesses.items(), strict=False):
-            row[:] = [*key, *(noted[name] for name in trace.ACCESS[3:])]
+        rows = [(*key, *noted.values()) for key, noted in self._accesses.items()]
+        self._record.arrays["accesses"][: len(rows)] = rows[: trace.LINES]
 
 
 class Reads:
