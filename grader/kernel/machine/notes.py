@@ -3,7 +3,7 @@
 `annotate` changes a module before its translation. Behind each operation that an observer may want
 to see it inserts another one, which asks the observer for notes of the results; loops and branches
 then pass on the notes of the values that they pass on. So a note follows its value, and the machine
-splits and merges it with the value's programs.
+splits and merges it with the value's programs. The note is None where nothing is known.
 """
 
 from __future__ import annotations
@@ -27,30 +27,14 @@ _HANDING_ON = (*LOOPS, "scf.if")
 _ENDS = ("scf.yield", "scf.condition")
 
 
-class Nothing:
-    """The note of a value of which nothing is known."""
-
-    shape = (1,)
-
-    def __getitem__(self, programs: Any) -> Nothing:
-        return self
-
-    def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Any:
-        """Merge the notes of parts, which have `counts` programs each, into one.
-
-        `place` has each program's position in the parts, one behind the other. The function of this
-        name calls the method on the first note that is not NOTHING.
-        """
-        return self
-
-
-NOTHING = Nothing()
-
-
 def together(notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Any:
-    """Merge notes into one for all programs; `place` has the position of each in the notes."""
-    first = next((note for note in notes if note is not NOTHING), NOTHING)
-    return first.together(notes, counts, place)
+    """Merge the notes of parts, which have `counts` programs each, into one.
+
+    `place` has each program's position in the parts, one behind the other. The method of this name
+    of the first note merges them all; any note may be None.
+    """
+    first = next((note for note in notes if note is not None), None)
+    return None if first is None else first.together(notes, counts, place)
 
 
 class Asking(Operation):
@@ -137,6 +121,6 @@ def translate(op: Operation, translation: Translation) -> Run:
             )
         )
         for value in op.results:
-            env[value] = NOTHING if note is None else note
+            env[value] = note
 
     return run

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -52,12 +51,11 @@ class Program(Translation):
         overflow: bool = False,
         noted: bool = False,
         path: str = "",
-        steps: Mapping[str, Callable[[Operation, Translation], Run]] = MappingProxyType({}),
     ) -> None:
-        """Translate a module; with `overflow` observers see offsets of 32 bits wrap around.
+        """Translate a module; with `overflow` a launch notes offsets of 32 bits that wrap around.
 
-        With `noted` they see what each operation computes, and may keep notes of it. With `path`,
-        that of the submission, the program is for exact mode.
+        With `noted` observers see what each operation computes, and may keep notes of it. With
+        `path`, that of the submission, the program is for exact mode.
 
         Raises:
             Unmodelled: the module has an operation whose meaning is unknown.
@@ -76,7 +74,6 @@ class Program(Translation):
             "tt.get_num_programs": self._num_programs,
             "tt.print": self._print,
             "tt.assert": self._assert,
-            **steps,
         }
         self.distance = notes.annotate(module) if noted else 0
         types = [type for type in module.types[1:] if type is not notes.NOTE]
@@ -138,15 +135,15 @@ class Program(Translation):
         return settling
 
     def _checked(self, op: Operation, function: Callable[..., Tensor]) -> Run:
-        """Compute 32-bit integers in 64 bits, and report those that wrap around."""
+        """Compute 32-bit integers in 64 bits, and note where some wrap around."""
         a, b = op.operands
         (result,) = op.results
 
         def run(env: Env) -> None:
             wide = function(cast(env[a], torch.int64), cast(env[b], torch.int64))
             env[result] = cast(wide, torch.int32)
-            if self.state.observe is not None and not torch.equal(env[result].long(), wide):
-                self.state.observe(events.Wrapped(op, wide, env[0]))
+            if not self.state.wraps and not torch.equal(env[result].long(), wide):
+                self.state.wraps.append(op.place)
 
         return run
 
@@ -197,12 +194,6 @@ class Program(Translation):
 
         return run
 
-    def fresh(self) -> Env:
-        env = super().fresh()
-        if self.distance:
-            env[self.distance :] = [notes.NOTHING] * self.distance
-        return env
-
     # -- a launch -----------------------------------------------------------------------------
 
     def call(self, function: str, env: Env) -> list[Tensor]:
@@ -225,7 +216,7 @@ class Program(Translation):
             arguments: a name and a value, a tensor or a number, for each parameter.
             addresses: what the kernel takes for the address of a tensor, by its real one.
             limits: those of the launch.
-            how: `observe`, `tf32`, `lenient` and `exact`, as in `State`.
+            how: `observe`, `tf32`, `lenient`, `exact` and `wraps`, as in `State`.
 
         Raises:
             OutOfBounds: an access is outside its tensor.

@@ -10,7 +10,7 @@ import torch
 
 from grader.kernel.machine import elementwise, events
 from grader.kernel.machine.arrays import Tensor, cast
-from grader.kernel.machine.notes import NOTHING, together
+from grader.kernel.machine.notes import together
 from grader.kernel.machine.ttir import Operation, operations
 from grader.kernel.observers import trace
 from grader.kernel.observers.knowledge import Note, Rows, is_outer
@@ -58,14 +58,14 @@ class Combining:
         else:
             self._record.counters[Counter.BESIDE] += products(event, [event.op])
         notes = [
-            note if own.shape == type.shape else NOTHING
+            note if own.shape == type.shape else None
             for note, own in zip(event.notes, event.types, strict=False)
         ]
-        known = [note for note in notes if note is not NOTHING]
+        known = [note for note in notes if note is not None]
         axes = merged(known)
         self._nans.look(event, axes)
         if not known:
-            return NOTHING
+            return None
         condition, of_pairs = event.operands[0], any(map(_of_pairs, notes))
         if event.op.name == _CHOICE and not of_pairs and condition[0].numel() == 1:
             return _of_programs(condition.flatten(), *notes[1:])
@@ -88,7 +88,7 @@ class Combining:
 
     def _of_pairs(self, event: events.Computed, notes: list[Any], note: Note) -> Note:
         (result,), name, record = event.results, event.op.name, self._record
-        known = [other for other in notes if other is not NOTHING]
+        known = [other for other in notes if other is not None]
         weights = name in _EXPONENTIALS or any(other.weights for other in known)
         over_queries = note.axes[0].of_queries
         keys = 2 if over_queries else 1
@@ -141,7 +141,7 @@ def _of_programs(condition: Tensor, one: Any, other: Any) -> Any:
         return one if bool(condition[0]) else other
     yes, no = condition.nonzero()[:, 0], (~condition).nonzero()[:, 0]
     place = torch.cat([yes, no]).argsort()
-    return together([one[yes], other[no]], [len(yes), len(no)], place)
+    return together([one and one[yes], other and other[no]], [len(yes), len(no)], place)
 
 
 def _sums_up(event: events.Computed, known: list[Note]) -> bool:

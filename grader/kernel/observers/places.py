@@ -11,7 +11,6 @@ import torch
 
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor, ends, ones, whole
-from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.tensors import SHIFT, Memory, extent
 from grader.kernel.machine.ttir import Type
 from grader.kernel.observers.knowledge import Note, Rows
@@ -124,12 +123,12 @@ def rows_of(
     """
     active, dims, made = touched.active, rows.ndim - 1, operand.name in MADE
     if not active.any():
-        return None, 0, NOTHING if made else _padding(touched.addresses[0], operand)
+        return None, 0, None if made else _padding(touched.addresses[0], operand)
     axis, ids = 0, np.where(active, rows, -1)
     if not made or dims != 1:
         axis, ids, fitting = _row_axis(ids, active, columns)
         if fitting < len(rows):
-            return axis, len(rows) - fitting, NOTHING
+            return axis, len(rows) - fitting, None
     first = np.zeros(1, np.int64)
     if not made:
         first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
@@ -147,7 +146,7 @@ def _note(
 def _padding(addresses: np.ndarray, operand: Operand) -> Any:
     """Return the note of a tile without active lanes; its rows lie along the larger stride."""
     if addresses.ndim != 2 or min(addresses.shape) < 2:
-        return NOTHING
+        return None
     down, along = addresses[1, 0] - addresses[0, 0], addresses[0, 1] - addresses[0, 0]
     axis = int(abs(down) < abs(along))
     nobody = np.full((1, addresses.shape[axis]), -1)

@@ -9,7 +9,7 @@ import torch
 
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import whole
-from grader.kernel.machine.notes import NOTHING, together
+from grader.kernel.machine.notes import together
 from grader.kernel.machine.tensors import extent
 from grader.kernel.observers import trace
 from grader.kernel.observers.operands import Operand
@@ -62,14 +62,14 @@ class Touching:
                 else:
                     self._reads.note_inputs(touched)
         if len(notes) < 2:
-            return notes[0] if notes else NOTHING
+            return notes[0] if notes else None
         place = torch.from_numpy(np.argsort(np.concatenate(chosen)))
         return together(notes, [len(part) for part in chosen], place)
 
     def _loaded(self, event: events.Computed, touched: Touched) -> Any:
         start, record = touched.start, self._record
         operand = self._places.operand(start)
-        note, type = NOTHING, event.types[-1]
+        note, type = None, event.types[-1]
         of_input = operand is not None and operand.name not in trace.MADE
         if operand is not None:
             rows, columns = operand.locate(touched.addresses)
@@ -136,7 +136,7 @@ class Touching:
         if of_output:
             self._stores.stored_rows(operand, programs, rows[active], over)
         places = touched.active, rows, columns
-        self._placement.store(start, tensor, note[touched.chosen], *places)
+        self._placement.store(start, tensor, note and note[touched.chosen], *places)
 
     def write(self, results: dict[str, Any]) -> None:
         """Write the tables of a call that returned `results`."""
