@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from grader.kernel.observers.knowledge import Note, Rows
+from grader.kernel.observers.places import Touched
 from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.trace import MADE, OUTPUTS, PRODUCTS, SCRATCH, STATISTIC, TAGGED
 
@@ -77,24 +78,13 @@ class Placement:
             self._columns[0] = self._record.where.line, *columns
 
     def store(
-        self,
-        start: int,
-        tensor: Any,
-        note: Any,
-        active: np.ndarray,
-        rows: np.ndarray,
-        columns: np.ndarray,
+        self, touched: Touched, tensor: Any, note: Any, rows: np.ndarray, columns: np.ndarray
     ) -> None:
-        """Note which rows of a tensor a tile of results is stored to.
+        """Note which rows and columns of a tensor each lane of a tile of results is stored to.
 
-        Args:
-            start: where the tensor begins.
-            tensor: of (batch, heads, rows) or (batch, heads, rows, columns).
-            note: that of the stored tile.
-            active: which lanes of each program are stored.
-            rows: the row of the tensor that each lane is stored to.
-            columns: the column likewise.
+        The tensor has the axes (batch, heads, rows), or these and columns; `note` is the tile's.
         """
+        start, active = touched.start, touched.active
         if tensor.dim() == 4:
             self._store_product(start, getattr(note, "product", None), active, columns)
         for axis, held in enumerate(getattr(note, "axes", ())):

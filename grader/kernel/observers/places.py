@@ -114,26 +114,42 @@ class Places:
         return found
 
 
-def rows_of(
-    operand: Operand, rows: np.ndarray, columns: np.ndarray, touched: Touched
-) -> tuple[int | None, int, Any]:
-    """Return the axis of an operand's rows in a tile, how many programs do not fit, and the note.
+@dataclasses.dataclass(frozen=True)
+class Located:
+    """Where the lanes of an access lie in an operand: `rows` and `columns`, row -1 for none.
 
-    A program does not fit if lanes at one place of that axis lie in different rows.
+    `axis` is that of the tile along which programs hold rows, None if there is none, and `note` the
+    note of a tile that is loaded. `apart` programs do not fit that axis: lanes at one place of it
+    lie in different rows.
     """
-    active, dims, made = touched.active, rows.ndim - 1, operand.name in MADE
-    if not active.any():
-        return None, 0, None if made else _padding(touched.addresses[0], operand)
-    axis, ids = 0, np.where(active, rows, -1)
-    if not made or dims != 1:
-        axis, ids, fitting = _row_axis(ids, active, columns)
-        if fitting < len(rows):
-            return axis, len(rows) - fitting, None
-    first = np.zeros(1, np.int64)
-    if not made:
-        first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
-        first[first == 2**31] = 0
-    return axis, 0, _note(operand.name, ids, first, axis, dims, loaded=not made)
+
+    operand: Operand
+    touched: Touched
+    rows: np.ndarray
+    columns: np.ndarray
+    axis: int | None = None
+    apart: int = 0
+    note: Note | None = None
+
+    @classmethod
+    def of(cls, operand: Operand, touched: Touched) -> Located:
+        """Locate an access of an operand."""
+        rows, columns = operand.locate(touched.addresses)
+        active, dims, made = touched.active, rows.ndim - 1, operand.name in MADE
+        places = operand, touched, rows, columns
+        if not active.any():
+            return cls(*places, note=None if made else _padding(touched.addresses[0], operand))
+        axis, ids = 0, np.where(active, rows, -1)
+        if not made or dims != 1:
+            axis, ids, fitting = _row_axis(ids, active, columns)
+            if fitting < len(rows):
+                return cls(*places, axis, len(rows) - fitting)
+        first = np.zeros(1, np.int64)
+        if not made:
+            first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
+            first[first == 2**31] = 0
+        note = _note(operand.name, ids, first, axis, dims, loaded=not made)
+        return cls(*places, axis, note=note)
 
 
 def _note(
@@ -143,7 +159,7 @@ def _note(
     return Note(tuple(rows if i == axis else None for i in range(dims)), loaded=loaded)
 
 
-def _padding(addresses: np.ndarray, operand: Operand) -> Any:
+def _padding(addresses: np.ndarray, operand: Operand) -> Note | None:
     """Return the note of a tile without active lanes; its rows lie along the larger stride."""
     if addresses.ndim != 2 or min(addresses.shape) < 2:
         return None

@@ -17,8 +17,7 @@ from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.tensors import place_in
 from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers.knowledge import Rows, Tile
-from grader.kernel.observers.operands import Operand
-from grader.kernel.observers.places import Touched
+from grader.kernel.observers.places import Located
 from grader.kernel.observers.record import as_numpy
 from grader.kernel.observers.rounds import LOADS, RoundsShape, RoundsWriter
 from grader.kernel.observers.trace import OPERANDS, PRODUCTS
@@ -97,10 +96,9 @@ class Steps:
 
     # -- what it does -----------------------------------------------------------------------------
 
-    def loaded(
-        self, operand: Operand, touched: Touched, rows: np.ndarray, columns: np.ndarray, line: int
-    ) -> None:
+    def loaded(self, found: Located, line: int) -> None:
         """Note a load of rows of an input, for the open round or for the next one."""
+        operand, touched, rows = found.operand, found.touched, found.rows
         if self._loading is None and (self._shape.row < 0 or operand.name == "q"):
             wanted = self._wanted(touched.programs, rows.reshape(len(rows), -1))
             self._loading = int(touched.programs[wanted][0]) if wanted.any() else None
@@ -111,7 +109,7 @@ class Steps:
         inside = active & (rows[at] >= 0)
         if not inside.any():
             return
-        ids, there = np.unique(rows[at][inside]), columns[at][inside]
+        ids, there = np.unique(rows[at][inside]), found.columns[at][inside]
         near = [np.abs(np.diff(touched.addresses[at], axis=n)).ravel() for n in range(active.ndim)]
         steps = [int(deltas[0]) for deltas in near if deltas.size and deltas[0]]
         load = (
