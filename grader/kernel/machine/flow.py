@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from grader.kernel.machine import elementwise
+from grader.kernel.machine import elementwise, kinds
 from grader.kernel.machine.ttir import Module, Operation, operations
 
 _MAKING_OFFSETS = {name for name in elementwise.NAMES if name.startswith("arith.")}
 _MAKING_OFFSETS |= {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape"}
-STORES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 _FROM_ANYWHERE = ("tt.load", "tt.int_to_ptr")
 
 
@@ -90,5 +89,5 @@ def stored_to(module: Module) -> frozenset[int]:
             return frozenset(entry)
     made = made_of(module, lambda op: not op.regions and op.name != "tt.call")
     pointers = {value: others for value, others in made.items() if module.type(value).pointee}
-    wanted = [op.operands[0] for op in every if op.name in STORES]
+    wanted = [op.operands[0] for op in every if op.name in kinds.STORES]
     return frozenset(reached(wanted, pointers) & set(entry))

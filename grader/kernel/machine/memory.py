@@ -6,7 +6,6 @@ atomic operation that meet run one after the other, in the order of programs.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -195,7 +194,7 @@ def atomic_rmw(op: Operation, translation: Translation) -> Run:
         raise op.unmodelled(kind)
     update = _UPDATES[kind]
     value, *masks = op.operands[1:]
-    adds = kind in ("add", "fadd") and op.results[0] not in _used(translation)
+    adds = kind in ("add", "fadd") and op.results[0] not in translation.module.used
     return _atomic(op, translation, masks[0] if masks else None, (value,), update, adds=adds)
 
 
@@ -270,12 +269,6 @@ def _one_behind_the_other(
         old[now] = flat[places[now]]
         flat[places[now]] = update(old[now], *(value[now] for value in values))
     return old
-
-
-@functools.lru_cache(16)
-def _used(translation: Translation) -> frozenset[int]:
-    """Return the values of a module that anything uses."""
-    return frozenset(value for op in translation.module.operations for value in op.uses)
 
 
 def _converted(op: Operation, translation: Translation, pointer: int, method: str) -> Run:

@@ -86,7 +86,7 @@ class _Tile:
         That pointer is the last scalar one on another line than the operation that uses it.
         """
         module = self.translation.module
-        made = {value: op for op in module.operations for value in op.results}
+        made = module.makers
         value, line = self.op.operands[0], self.op.place.line
         while (op := made.get(value)) is not None and op.name in _OF_POINTERS:
             if not module.type(value).shape and op.place.line != line:

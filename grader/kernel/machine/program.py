@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from grader.kernel.machine import control, elementwise, events, flow, memory, notes, tiles
+from grader.kernel.machine import control, elementwise, events, flow, kinds, memory, notes, tiles
 from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers, shown
 from grader.kernel.machine.exact import Site, sites, widen
 from grader.kernel.machine.steps import (
@@ -31,8 +31,6 @@ from grader.kernel.machine.ttir import Block, Module, Operation, operations
 _IGNORED = {
     *("llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "nvvm.barrier0"),
 }
-_ENDS = {"scf.yield", "scf.condition", "tt.return", "cf.br", "cf.cond_br"}
-_ENDS |= {"tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"}
 _INTEGERS = ("arith.addi", "arith.subi", "arith.muli", "arith.shli")
 _PLACES = {"tt.get_program_id", "tt.get_num_programs"}
 _WAITING = ("tt.atomic_rmw", "tt.atomic_cas", "tt.load")
@@ -92,7 +90,7 @@ class Program(Translation):
         """Translate a block."""
         steps: list[tuple[Operation, Run]] = []
         for op in block.operations:
-            if op.name in _ENDS:
+            if op.name in kinds.ENDS:
                 return Body(steps, op)
             run = self._step(op)
             if run is not None and op in self.sites and op.name not in ("tt.load", "tt.atomic_rmw"):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from grader.kernel.machine.arrays import Tensor, zeros_like
+from grader.kernel.machine.arrays import Tensor, ends, zeros_like
 
 SHIFT = 50
 MIDDLE = 1 << 49
@@ -125,12 +125,8 @@ class Memories:
         return self._all[number - 1] if 1 <= number <= len(self._all) else None
 
     def addresses(self, pointers: Tensor, width: int) -> Tensor:
-        """Return pointers to elements of `width` bytes as addresses of real memory."""
-        found = pointers - MIDDLE
-        for memory in self._all:
-            at = memory.address + (pointers - memory.base) * width
-            found = torch.where(pointers >> SHIFT == memory.number, at, found)
-        return found
+        """Return pointers to elements of `width` bytes as addresses of the launching code."""
+        return addresses([(memory, memory.address) for memory in self._all], pointers, width)
 
     def pointers(self, addresses: Tensor, width: int) -> Tensor:
         """Return addresses, as tensor.data_ptr() gives them, as pointers into the tensors there."""
@@ -141,6 +137,18 @@ class Memories:
             at = memory.base + (addresses - start) // width
             found = torch.where(inside, at, found)
         return found
+
+
+def addresses(starts: Iterable[tuple[Memory, int]], pointers: Tensor, width: int) -> Tensor:
+    """Return pointers to elements of `width` bytes as addresses, given where each tensor starts."""
+    low, high = ends(pointers)
+    found = pointers - MIDDLE
+    for memory, start in starts:
+        at = start + (pointers - memory.base) * width
+        if low >> SHIFT == high >> SHIFT == memory.number:
+            return at
+        found = torch.where(pointers >> SHIFT == memory.number, at, found)
+    return found
 
 
 def reinterpreted(pointers: Tensor, width: int, other: int) -> Tensor:

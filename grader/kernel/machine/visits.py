@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
-from grader.kernel.machine import flow
+from grader.kernel.machine import flow, kinds
 from grader.kernel.machine.arrays import Tensor, filled
-from grader.kernel.machine.notes import LOOPS
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
 from grader.kernel.machine.steps import Body, Env, Limits, Run, Stopped
@@ -31,11 +30,7 @@ _MOST_SEEN = 2  # recorded rounds of an access
 _MOST_SECONDS = 1.0
 _ALIGNED = 512
 _APART = 1 << 44  # bytes between the addresses of two tensors
-_COMBINING = ("tt.reduce", "tt.scan", "tt.map_elementwise")
-_CONTROL = (*LOOPS, "scf.if")
-_KEPT = (*_CONTROL, "scf.yield", "scf.condition", "cf.br", "cf.cond_br", "tt.return")
-_ACCESSES = ("tt.load", "tt.store")
-_DATA = ("tt.load", *flow.STORES, "tt.dot", "tt.call")
+_DATA = (*kinds.ACCESSES, "tt.dot", "tt.call")
 
 
 class DependsOnData(NotMeasured):
@@ -167,8 +162,8 @@ class _Control(Program):
     def _leave_out_data(self, module: Module, addresses: bool) -> None:
         """Find the values that control needs, and the accesses to record; shrink all others."""
         operations = list(module.operations)
-        makers = {value: op for op in operations for value in op.results}
-        made = flow.made_of(module, lambda op: not op.regions or op.name in _COMBINING)
+        makers = module.makers
+        made = flow.made_of(module, lambda op: not op.regions or op.name in kinds.COMBINING)
         handed = [*flow.all_handed(module)]
         for value, other in (pair for op in operations for pair in _alike(op)):
             made.setdefault(value, []).append(other)
@@ -177,7 +172,7 @@ class _Control(Program):
         if any(value in makers and _is_data(makers[value], module) for value in needed):
             raise DependsOnData("a loop or a branch depends on what the kernel computes")
         for op in operations if addresses else ():
-            if op.name in _ACCESSES and module.type(op.operands[0]).shape:
+            if op.name in ("tt.load", "tt.store") and module.type(op.operands[0]).shape:
                 own = flow.reached(list(_given(op)), made)
                 if not any(value in makers and makers[value].name in _DATA for value in own):
                     self.asked.append(op)
@@ -212,7 +207,7 @@ class _Control(Program):
         return found
 
     def _runs(self, op: Operation) -> bool:
-        return op.name in _KEPT or not self._needed.isdisjoint(op.results)
+        return op.name in (*kinds.CONTROL, *kinds.ENDS) or not self._needed.isdisjoint(op.results)
 
     def _step(self, op: Operation) -> Run | None:
         if op not in self.seen:
@@ -240,8 +235,8 @@ def _regions_of(module: Module) -> dict[Block, Region]:
         region = found[block] = Region(len(found), parent, loop)
         for op in block.operations:
             _note(op, region, module)
-            for inner in op.regions if op.name in _CONTROL else ():
-                add(inner[0], region, loop=op.name in LOOPS)
+            for inner in op.regions if op.name in kinds.CONTROL else ():
+                add(inner[0], region, loop=op.name in kinds.LOOPS)
 
     for blocks in module.functions.values():
         for block in blocks:
@@ -269,7 +264,7 @@ def _decides(op: Operation) -> tuple[int, ...]:
 
 def _alike(op: Operation) -> Iterator[tuple[int, int]]:
     """Yield each result of a loop with its variable: one keeps its type if the other does."""
-    if op.name in LOOPS:
+    if op.name in kinds.LOOPS:
         carried = op.regions[-1][0].arguments[1 if op.name == "scf.for" else 0 :]
         yield from zip(op.results, carried, strict=True)
 
@@ -280,7 +275,7 @@ def _note(op: Operation, region: Region, module: Module) -> None:
     if op.name == "tt.dot":
         depth = module.type(op.operands[0]).shape[-1]
         region.macs += module.type(op.results[0]).numel * depth
-    elif op.name in ("tt.load", *flow.STORES):
+    elif op.name in kinds.ACCESSES:
         pointer = module.type(op.operands[0])
         size = pointer.numel * pointer.width
         if op.name == "tt.load":

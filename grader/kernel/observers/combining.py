@@ -64,11 +64,9 @@ class Combining:
         """Return the note of an elementwise result."""
         type = event.types[-1]
         outer = is_outer(event.operands, event.results[0])
-        if outer and type.is_float and event.op.name != _CHOICE:
-            self._record.counters[Counter.MULTIPLY_ADDS] += type.numel * len(event.programs)
-            self._record.counters[Counter.OF_ELEMENTS] += type.numel * len(event.programs)
-        else:
-            self._record.counters[Counter.BESIDE] += products(event, [event.op])
+        outer = outer and type.is_float and event.op.name != _CHOICE
+        count = type.numel * len(event.programs) if outer else products(event, [event.op])
+        self._record.count_products(count, of_elements=outer)
         sides = [
             Side(data, note if own.shape == type.shape else None)
             for data, note, own in zip(event.operands, event.notes, event.types, strict=False)
@@ -94,7 +92,7 @@ class Combining:
         """Note products in the function that a reduction or a scan applies to elements."""
         inside = [op for region in event.op.regions for op in operations(region)]
         if len(inside) > 2 or inside[0].name in _PRODUCTS:  # else a sum or a maximum, and the end
-            self._record.counters[Counter.BESIDE] += products(event, inside)
+            self._record.count_products(products(event, inside), of_elements=False)
 
     def _of_pairs(self, event: events.Computed, sides: list[Side], note: Note) -> Note:
         """Return the note of a tile of pairs, of which `note` has the axes and the product."""

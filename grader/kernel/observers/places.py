@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from grader.kernel.machine import events
-from grader.kernel.machine.arrays import Tensor, ends, ones, whole
-from grader.kernel.machine.tensors import SHIFT, Memory, extent
+from grader.kernel.machine.arrays import ones, whole
+from grader.kernel.machine.tensors import SHIFT, Memory, addresses, extent
 from grader.kernel.machine.ttir import Type
 from grader.kernel.observers.knowledge import Note, Rows
 from grader.kernel.observers.operands import Operand, find_operand
@@ -91,27 +91,18 @@ class Places:
         mask = event.operands[where] if where < len(event.operands) else None
         active = ones((1,) * pointers.dim(), dtype=torch.bool) if mask is None else mask
         active = as_numpy(whole(active, type.shape, count))
-        addresses = as_numpy(whole(self._addresses(pointers, width), type.shape, count))
+        starts = [(memory, memory.flat.data_ptr()) for memory in self._memories]
+        found = as_numpy(whole(addresses(starts, pointers, width), type.shape, count))
         programs = as_numpy(event.programs)
         first = pointers.flatten(1)[:, 0] if pointers.dim() > 1 else pointers
         numbers = as_numpy((first >> SHIFT).expand(count))
-        starts = {memory.number: memory.flat.data_ptr() for memory in self._memories}
+        begins = {memory.number: start for memory, start in starts}
         for number in np.unique(numbers).tolist():
             chosen: Any = slice(None)
             if (numbers != number).any():
                 chosen = np.flatnonzero(numbers == number)
-            parts = (array[chosen] for array in (programs, addresses, active))
-            yield Touched(starts.get(number, 0), chosen, *parts, width)
-
-    def _addresses(self, pointers: Tensor, width: int) -> Tensor:
-        low, high = ends(pointers)
-        found = torch.zeros_like(pointers)
-        for memory in self._memories:
-            at = memory.flat.data_ptr() + (pointers - memory.base) * width
-            if low >> SHIFT == high >> SHIFT == memory.number:
-                return at
-            found = torch.where(pointers >> SHIFT == memory.number, at, found)
-        return found
+            parts = (array[chosen] for array in (programs, found, active))
+            yield Touched(begins.get(number, 0), chosen, *parts, width)
 
 
 @dataclasses.dataclass(frozen=True)

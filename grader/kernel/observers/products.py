@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.kernel.machine import events, flow
+from grader.kernel.machine import events, flow, kinds
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.notes import ASKING
 from grader.kernel.machine.ttir import Operation, Type, operations
@@ -24,7 +24,6 @@ from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.trace import OTHER, SCORES, Counter
 
 _DOT, _SUM = "tt.dot", "arith.addf"
-_HANDING_ON = ("scf.yield", "scf.condition")
 PRODUCT_OF = {"v": 0, "dout": 1, "q": 2, "k": 3}  # by the operand whose rows the weights multiply
 
 
@@ -88,33 +87,36 @@ class Products:
     def reduced(self, event: events.Computed) -> Any:
         """Return the note of a reduction; a sum of elementwise products may be a dot."""
         note, axis = event.notes[0], event.op.number("axis")
-        combined, maker = event.op.regions[0][0].operations[0].name, event.makers[0]
-        multiplied = maker is not None and maker.name == "arith.mulf"
-        counters, products = self._record.counters, event.types[0].numel * len(event.programs)
-        if combined == _SUM and multiplied and len(event.types[0].shape) < 3:
-            # Products of a row and a tile, or of two rows; those of two tiles count as a dot.
-            counters[Counter.MULTIPLY_ADDS] += products
-            counters[Counter.OF_ELEMENTS] += products
-            if len(event.types[0].shape) == 2:
-                counters[Counter.BESIDE] -= products  # where Combining has counted them
+        adds = event.op.regions[0][0].operations[0].name == _SUM
+        if adds and event.makers[0] is not None and event.makers[0].name == "arith.mulf":
+            self._count_sum(event)
         if note is None or not any(note.axes):
             return None
         if note.is_of_pairs and note.axes[axis].of_queries:
             self._record.note_line(Counter.OVER_QUERIES_LINE)
-        dot = as_dot(*note.factors, axis) if note.factors and combined == _SUM else ()
+        dot = as_dot(*note.factors, axis) if note.factors and adds else ()
         if dot:
+            products = event.types[0].numel * len(event.programs)
+            outer = is_outer([array for _, array, _ in note.factors], event.operands[0])
             # Combining has counted the products already.
-            if is_outer([array for _, array, _ in note.factors], event.operands[0]):
-                counters[Counter.MULTIPLY_ADDS] -= products
-                counters[Counter.OF_ELEMENTS] -= products
-            else:
-                counters[Counter.BESIDE] -= products
+            self._record.count_products(-products, of_elements=outer)
             into = None, torch.zeros((1, 1, 1)), event.types[-1]
             notes, operands, kinds = zip(*dot, into, strict=True)
             changed = {"notes": notes, "operands": operands, "types": (*kinds, event.types[-1])}
             return self.multiplied(dataclasses.replace(event, **changed))
         axes = (*note.axes[:axis], *note.axes[axis + 1 :])
         return Note(axes) if any(axes) else None
+
+    def _count_sum(self, event: events.Computed) -> None:
+        """Count a sum of products of a row and a tile, or of two rows, as multiply-adds.
+
+        Sums of products of two tiles count as dots, where they are recognised.
+        """
+        products, dims = event.types[0].numel * len(event.programs), len(event.types[0].shape)
+        if dims < 3:
+            self._record.count_products(products, of_elements=True)
+        if dims == 2:  # where Combining has counted them
+            self._record.count_products(-products, of_elements=False)
 
     def _note(self, a: Tile, b: Tile, event: events.Computed) -> tuple[int, tuple[int, int]]:
         """Return the index of a product, and the size of its tile, queries by keys."""
@@ -203,7 +205,7 @@ def _is_replaced(op: Operation, loops: tuple[Operation, ...]) -> bool:
     # A `while` passes its arguments from the condition to the body.
     carried |= {value for value, other in handed if other in carried}
     inside = (one for region in loops[0].regions for one in operations(region))
-    uses = (one.operands for one in inside if one.name not in (ASKING, *_HANDING_ON))
+    uses = (one.operands for one in inside if one.name not in (ASKING, *kinds.PASSING))
     return bool(carried) and carried.union((result,)).isdisjoint(itertools.chain(*uses))
 
 

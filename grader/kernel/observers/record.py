@@ -128,6 +128,11 @@ class Record:
         """The running kernel's row of the table of kernels: numbers by name."""
         return self.arrays["kernels"][self.kernel]
 
+    def count_products(self, number: int, *, of_elements: bool) -> None:
+        """Count products outside dots: multiply-adds `of_elements`, or others."""
+        elements = [Counter.MULTIPLY_ADDS, Counter.OF_ELEMENTS]
+        self.counters[elements if of_elements else [Counter.BESIDE]] += number
+
     def note_line(self, counter: Counter) -> None:
         self.counters[counter] = self.where.line
 
