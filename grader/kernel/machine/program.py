@@ -32,6 +32,9 @@ _IGNORED = {
     *("llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "nvvm.barrier0"),
 }
 _INTEGERS = ("arith.addi", "arith.subi", "arith.muli", "arith.shli")
+# Operations whose results are functions of their operands.
+_FUNCTIONS = dict.fromkeys(elementwise.NAMES, elementwise.function_of)
+_FUNCTIONS |= dict.fromkeys(tiles.FUNCTIONS, tiles.function_of)
 _PLACES = {"tt.get_program_id", "tt.get_num_programs"}
 _WAITING = ("tt.atomic_rmw", "tt.atomic_cas", "tt.load")
 _MOST_PRINTED = 1000  # lines of a launch
@@ -40,7 +43,7 @@ _MOST_PRINTED = 1000  # lines of a launch
 class Program(Translation):
     """One kernel, ready to be launched any number of times."""
 
-    pure = elementwise.NAMES | tiles.FUNCTIONS.keys() | _PLACES
+    pure = _FUNCTIONS.keys() | _PLACES
 
     def __init__(
         self,
@@ -104,12 +107,9 @@ class Program(Translation):
             return None
         if op.name in self._steps:
             return self._steps[op.name](op, self)
-        if op.name in elementwise.NAMES:
-            function = elementwise.function_of(op, self.module)
-        elif op.name in tiles.FUNCTIONS:
-            function = tiles.function_of(op, self.module)
-        else:
+        if op.name not in _FUNCTIONS:
             raise op.unmodelled()
+        function = _FUNCTIONS[op.name](op, self.module)
         constants = [self.constants.get(value) for value in op.operands]
         if all(value is not None for value in constants):
             self.constants[op.results[0]] = function(*constants)
