@@ -77,7 +77,7 @@ FAULTS = (
     fault('policy: other names of modules are not followed', 'grader/source/policy/names.py', 'new = (self.paths(value) & self._tracked) - known', 'new = set()', 'policy'),
     fault('policy: what a function calls is thought never to run', 'grader/base/functions.py', 'waiting += [n for n in self.named_by[name] if n in self.named_by]', 'waiting += []', 'policy'),
     fault('policy: a bridge lets all compute', 'grader/source/policy/reach.py', 'shared = of_bridge & reach.closure(named)', 'shared = set()', 'policy'),
-    fault('kernels run where they are to do nothing', 'grader/kernel/launches.py', 'if not launches.idle or', 'if True or', 'idle'),
+    fault('kernels run where they are to do nothing', 'grader/kernel/launches.py', 'skips = launches.idle and', 'skips = False and', 'idle'),
     fault("a class of the submission's own computes unseen", 'grader/isolate/operators.py', '        if any(kind not in _PLAIN for kind in types):\n', '        if False:\n', 'operators'),
     fault('attributes of anything may be set', 'grader/isolate/walls.py', '        if not is_own(value):', '        if False:', 'walls'),
     fault('Python runs kernels', 'grader/isolate/walls.py', 'unread |= dict', 'unread | dict', 'walls'),

@@ -13,8 +13,8 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from grader.kernel.machine.engine import Engine
+from grader.kernel.machine.outside import OutOfBounds
 from grader.kernel.machine.steps import Asserted, Limits, Stopped
-from grader.kernel.machine.tensors import OutOfBounds
 from grader.kernel.machine.ttir import Unmodelled
 from tests.on_machine import machine_in_process
 

@@ -38,7 +38,7 @@ def lines_of(trace: Trace, name: str, text: str) -> set[str]:
     """What stands in the lines that a map of pairs tells."""
     numbers = np.unique(trace.arrays[name])
     source = text.splitlines()
-    return {source[trace.arrays["lines"][n] - 1].strip() for n in numbers if n}
+    return {source[trace.arrays["lines"]["line"][n] - 1].strip() for n in numbers if n}
 
 
 CAUSAL = 128 * 129 // 2  # pairs of 128 queries and as many keys

@@ -245,8 +245,8 @@ def test_two_programs_that_store_are_no_mistake_by_themselves(second, seen) -> N
     store(1, second.get("at", 0), second.get("values", 3.0))
     stores.write({"dq": start}, {"dq": dq})
     table = record.arrays["overwritten"]
-    assert table[0].tolist() == ([7, 0, 0, 0, 1, 0, 0, 1, 1] if seen else [0] * 9)
-    assert not table[1:].any()
+    assert table[0].tolist() == ((7, 0, 0, 0, 1, 0, 0, 1, 1) if seen else (0,) * 9)
+    assert not table[1:].view(np.int64).any()
 
 
 def outputs(problem_id, names, given, make=lambda truth: truth, dtype="fp32"):

@@ -12,10 +12,8 @@ from grader.checks.work import count_work as figures_of
 from grader.checks.work import disbelieved
 from grader.judge.scoring import score_work, work_fraction
 from grader.kernel.observers.trace import (
-    ACCESS,
-    DOT,
+    LISTS,
     PRODUCTS,
-    PROGRAM,
     TAGGED,
     Counter,
     Trace,
@@ -63,16 +61,17 @@ def plausible(shape: TraceShape, memory: np.ndarray, generator: np.random.Genera
     size = arrays["counters"].shape
     arrays["counters"][:] = generator.integers(0, most, size) * (generator.random(size) < 0.3)
     arrays["counters"][Counter.UNKNOWN_DOTS] = generator.random() < 0.1
-    for name, columns in (("dots", DOT), ("accesses", ACCESS), ("programs", PROGRAM)):
+    for name in LISTS:
         table = arrays[name][: generator.integers(0, 12) * (generator.random() < 0.7)]
-        for number, column in enumerate(columns):
+        for column in table.dtype.names:
             least, largest = shape.limit_of(column)
             largest = min(largest, most) if generator.random() < 0.8 else largest
-            table[:, number] = generator.integers(max(least, -most), largest + 1, len(table))
-    for name in arrays.keys() - {"counters", "dots", "accesses", "programs"}:
-        size = arrays[name].shape
+            table[column] = generator.integers(max(least, -most), largest + 1, len(table))
+    for name in arrays.keys() - {"counters", *LISTS}:
+        numbers = arrays[name].view(np.int64 if arrays[name].dtype.names else np.uint8)
         share = generator.choice([0.0, 0.02, 0.5, 1.0])  # of what is not 0
-        arrays[name][:] = generator.integers(1, 3, size) * (generator.random(size) < share)
+        there = generator.random(numbers.shape) < share
+        numbers[:] = generator.integers(1, 3, numbers.shape) * there
 
 
 def noise(shape: TraceShape, memory: np.ndarray, generator: np.random.Generator) -> None:
@@ -149,41 +148,43 @@ def test_reads_of_unknown_tensors_count_where_they_may_be_inputs_or_scores(unkno
 def test_rows_of_a_table_that_do_not_fit_are_left_out():
     shape, memory, arrays = empty(small_case("p04"))
     dots = arrays["dots"]
-    dots[0] = dots[1] = [1, 0, 0, 16, 16, 64, 1, 16, 16, 3]
-    dots[1, DOT.index("kernel")] = -1
-    dots[2] = 2**63 - 1
-    dots[3] = dots[4] = dots[0]
-    dots[3, DOT.index("line")] = dots[4, DOT.index("loop")] = LINES + 1
+    dots[:5] = (1, 0, 0, 16, 16, 64, 16, 16, 3, 1)
+    dots["kernel"][1] = -1
+    dots["count"][2] = 2**63 - 1
+    dots["line"][3] = dots["loop"][4] = LINES + 1
     trace = Trace.of(shape, memory)
-    assert trace.arrays["dots"].tolist() == [[1, 0, 0, 16, 16, 64, 1, 16, 16, 3]]
+    assert trace.arrays["dots"].tolist() == [(1, 0, 0, 16, 16, 64, 16, 16, 3, 1)]
     memory[:] = 255
     assert len(trace.arrays["dots"]) == 1  # a copy: the worker's later writes change nothing
 
 
 def test_a_line_that_the_file_has_not_is_none():
     shape, memory, arrays = empty(small_case("p04"))
-    for name in ("mask_lines", "discarded", "lines"):
-        arrays[name][:3] = [LINES, LINES + 1, 2**63 - 1]
+    columns = (("kernels", "mask_line"), ("products", "discarded"), ("lines", "line"))
+    for name, column in columns:
+        arrays[name][column][:3] = [LINES, LINES + 1, 2**63 - 1]
     arrays["counters"][Counter.NAN_LINE] = LINES
     arrays["counters"][Counter.MIXED_LINE] = LINES + 1
     trace = Trace.of(shape, memory)
-    for name in ("mask_lines", "discarded", "lines"):
-        assert trace.arrays[name][:3].tolist() == [LINES, 0, 0]
+    for name, column in columns:
+        assert trace.arrays[name][column][:3].tolist() == [LINES, 0, 0]
     assert (trace.count(Counter.NAN_LINE), trace.count(Counter.MIXED_LINE)) == (LINES, 0)
 
 
 def test_a_row_or_a_product_that_is_not_there_is_none():
     shape, memory, arrays = empty(small_case("p04"))
-    arrays["apart"][:] = [LINES + 1, len(TAGGED), -1, shape.queries, 2**40, 1, 2]
-    arrays["misplaced"][0] = [LINES, shape.queries, shape.queries + 1]
-    arrays["stored_products"][:2] = [[len(PRODUCTS), LINES], [len(PRODUCTS) + 1, LINES + 1]]
-    arrays["overwritten"][:2] = [[LINES + 1, *[2**31] * 6, 1, 2], [LINES, *[2**31 + 1] * 6, -1, 2]]
+    arrays["apart"][0] = (LINES + 1, len(TAGGED), -1, shape.queries, 2**40, 1, 2)
+    arrays["misplaced"][0] = (LINES, shape.queries, shape.queries + 1)
+    products = arrays["products"][["stored", "stored_line"]]
+    products[:2] = [(len(PRODUCTS), LINES), (len(PRODUCTS) + 1, LINES + 1)]
+    arrays["overwritten"][:2] = [(LINES + 1, *[2**31] * 6, 1, 2), (LINES, *[2**31 + 1] * 6, -1, 2)]
     trace = Trace.of(shape, memory)
-    assert trace.arrays["overwritten"][0].tolist() == [0, *[2**31] * 6, 1, 2]
-    assert trace.arrays["overwritten"][1].tolist() == [LINES, *[0] * 6, 0, 2]
-    assert trace.arrays["apart"].tolist() == [0, 0, 0, shape.queries, 0, 1, 0]
-    assert trace.arrays["misplaced"][0].tolist() == [LINES, shape.queries, 0]
-    assert trace.arrays["stored_products"][:2].tolist() == [[len(PRODUCTS), LINES], [0, 0]]
+    assert trace.arrays["overwritten"][0].tolist() == (0, *[2**31] * 6, 1, 2)
+    assert trace.arrays["overwritten"][1].tolist() == (LINES, *[0] * 6, 0, 2)
+    assert trace.arrays["apart"].tolist() == [(0, 0, 0, shape.queries, 0, 1, 0)]
+    assert trace.arrays["misplaced"][0].tolist() == (LINES, shape.queries, 0)
+    stored = trace.arrays["products"][["stored", "stored_line"]][:2]
+    assert stored.tolist() == [(len(PRODUCTS), LINES), (0, 0)]
 
 
 def test_a_value_that_is_none_hides_nothing():

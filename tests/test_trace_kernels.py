@@ -389,5 +389,5 @@ def test_loads_are_told_in_words(load, text):
     case = next(
         iter(load_problem("p03").cases(load_problem("p03").check("plain"), "5eed").values())
     )
-    given = dict.fromkeys(LOAD, 0) | {"first": 1, "last": 2, "rows": 2, "last_column": 63}
+    given = dict.fromkeys(LOAD.names, 0) | {"first": 1, "last": 2, "rows": 2, "last_column": 63}
     assert text in _load(case, "k", given | load)

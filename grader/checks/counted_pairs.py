@@ -12,8 +12,6 @@ import numpy as np
 
 import reference
 from grader.kernel.observers.trace import (
-    ACCESS,
-    DOT,
     DROWNED,
     MASK_ROWS,
     OF_PAIRS,
@@ -25,8 +23,6 @@ from grader.kernel.observers.trace import (
 from grader.spec.cases import Case
 from grader.spec.grade_record import TileMap
 
-_COLUMN = {name: index for index, name in enumerate(DOT)}
-_KERNEL, _LINE = ACCESS.index("kernel"), ACCESS.index("line")
 _MOST_TILES = 48  # on a side of a map
 
 
@@ -123,7 +119,7 @@ class CountedPairs:
         0 if none has one, or if most have several.
         """
         number = int(np.bincount(numbers[pairs & (numbers > 0)], minlength=1).argmax())
-        lines = self.trace.arrays["lines"]
+        lines = self.trace.arrays["lines"]["line"]
         return int(lines[number]) if number < len(lines) else 0
 
     def mask_of(self, pairs: np.ndarray) -> int:
@@ -137,7 +133,7 @@ class CountedPairs:
         With `other`, lines of the one kernel that did not. Lines that kernels share are left out.
         """
         table = self.trace.arrays["accesses"]
-        of = {kernel: set(table[table[:, _KERNEL] == kernel, _LINE]) for kernel in self.kernels}
+        of = {kernel: set(table["line"][table["kernel"] == kernel]) for kernel in self.kernels}
         times = np.where(self.twice, 2, 1)[pairs]
         visits = self.trace.arrays["visits"].reshape(-1, *pairs.shape)
         took = {kernel: bool((visits[kernel][pairs] >= times).all()) for kernel in self.kernels}
@@ -146,6 +142,11 @@ class CountedPairs:
             return ()
         others = set().union(*(lines for kernel, lines in of.items() if kernel != chosen[0]))
         return tuple(int(line) for line in sorted(of[chosen[0]] - others))
+
+    @property
+    def of_product(self) -> np.ndarray:
+        """The product's row of the trace's table of products."""
+        return self.trace.arrays["products"][PRODUCTS.index(self.product)]
 
     @property
     def drowned(self) -> np.ndarray:
@@ -186,15 +187,12 @@ def counted_pairs(
         return None
     index = PRODUCTS.index(product)
     dots = trace.arrays["dots"]
-    products = dots[dots[:, _COLUMN["product"]] == index]
-    if not len(products):
+    products = [dot for dot in trace.rows("dots") if dot["product"] == index]
+    if not products:
         return None
-    main = dict(zip(DOT, products[products[:, _COLUMN["count"]].argmax()].tolist(), strict=True))
-    kernels = sorted(set(products[:, _COLUMN["kernel"]].tolist()))
-    of_scores = (dots[:, _COLUMN["product"]] == SCORES) & (
-        dots[:, _COLUMN["kernel"]] == main["kernel"]
-    )
-    scores = dots[of_scores]
+    main = max(products, key=lambda dot: dot["count"])
+    kernels = sorted({dot["kernel"] for dot in products})
+    scores = dots["line"][(dots["product"] == SCORES) & (dots["kernel"] == main["kernel"])]
     shape = trace.shape
     size = (shape.batch, shape.num_q_heads, shape.seqlen_q, shape.seqlen_k)
     arrays = trace.arrays
@@ -212,6 +210,7 @@ def counted_pairs(
         # One kernel may compute several gradients, each in a loop of its own.
         twice, visited = seen["takes"] > 1, seen["met"] > 0
     due = due_pairs(problem_id, case)
+    kernel = trace.rows("kernels")[main["kernel"]]
     return CountedPairs(
         product=product,
         trace=trace,
@@ -226,11 +225,11 @@ def counted_pairs(
         taken_at=seen["taken_at"],
         again_at=seen["again_at"],
         tile=(max(1, main["tile_q"]), max(1, main["tile_k"])),
-        scores_line=int(scores[0, _COLUMN["line"]]) if len(scores) else 0,
+        scores_line=int(scores[0]) if len(scores) else 0,
         product_line=main["line"],
-        mask_line=int(arrays["mask_lines"][main["kernel"]]),
-        mask_rows=MASK_ROWS[int(arrays["mask_rows"][main["kernel"]])],
-        raised_line=int(arrays["raised_lines"][main["kernel"]]),
+        mask_line=kernel["mask_line"],
+        mask_rows=MASK_ROWS[kernel["mask_rows"]],
+        raised_line=kernel["raised_line"],
         loop_line=main["loop"] or main["line"],
         near=near,
         kernels=tuple(kernels),

@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from grader.checks.translations import EMPTY, RECURSION_HELP, translation
 from grader.isolate.evidence import CallEvidence
-from grader.kernel.machine.tensors import Outside
+from grader.kernel.machine.outside import Outside
 from grader.source.feeding import Spot
 from grader.spec.grade_record import Verdict
 from grader.spec.protocol import Ended, Reply, Status

@@ -10,6 +10,7 @@ import torch
 
 from grader.base.dtypes import DTYPE_NAMES
 from grader.isolate import arena
+from grader.kernel.machine.capture import plain
 from grader.kernel.machine.engine import Engine, unseen
 from grader.kernel.machine.exact import Exact
 from grader.kernel.observers.rounds import RoundsShape
@@ -17,7 +18,6 @@ from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.trace import TraceShape
 from grader.kernel.observers.tracing import Tracing
 from grader.kernel.observers.watch import Watch
-from grader.kernel.passed import plain
 from grader.spec.protocol import Reply, Status
 
 _MOST_SITES = 12  # that are reported: the judge may make a call for each

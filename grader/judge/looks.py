@@ -19,7 +19,7 @@ from grader.checks.outcome import of_call
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
 from grader.judge.roundings import rounding
-from grader.kernel.machine.tensors import Outside
+from grader.kernel.machine.outside import Outside
 from grader.kernel.observers.trace import PRODUCTS, traceable
 from grader.spec.grade_record import TileMap
 from grader.spec.protocol import Reply, Status

@@ -17,33 +17,28 @@ class LaunchCounter:
         self.count = 0
         self.lines: set[int] = set()
         self.idle = False
-        self._path = path
+        self.path = path
 
     def install(self) -> None:
         """Hook Triton's launches."""
-        from triton.runtime import jit
-
-        launch = jit.JITFunction.run
-
-        def counted(this: Any, *args: Any, **kwargs: Any) -> Any:
-            self.count += 1
-            self.lines.add(kernel_line(this, self._path))
-            return None if self.idle else launch(this, *args, **kwargs)
-
-        jit.JITFunction.run = counted
+        _hook(self, counts_all=True)
 
 
 def skip_while_idle(launches: Any) -> None:
     """Count launches and lines in `launches` while it is `idle`, and translate no kernel."""
+    _hook(launches, counts_all=False)
+
+
+def _hook(launches: Any, *, counts_all: bool) -> None:
     from triton.runtime import jit
 
     launch = jit.JITFunction.run
 
     def run(this: Any, *args: Any, **kwargs: Any) -> Any:
-        if not launches.idle or kwargs.get("warmup"):
-            return launch(this, *args, **kwargs)
-        launches.count += 1
-        launches.lines.add(kernel_line(this, launches.path))
-        return None
+        skips = launches.idle and not kwargs.get("warmup")
+        if skips or counts_all:
+            launches.count += 1
+            launches.lines.add(kernel_line(this, launches.path))
+        return None if skips else launch(this, *args, **kwargs)
 
     jit.JITFunction.run = run

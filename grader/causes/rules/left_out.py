@@ -7,7 +7,7 @@ import numpy as np
 from grader.causes.rules.sighting import Sighting, line_of, query_range
 from grader.checks.correctness import ranges
 from grader.checks.counted_pairs import CountedPairs
-from grader.kernel.observers.trace import DOT, OTHER, SCORES
+from grader.kernel.observers.trace import OTHER, SCORES
 from grader.spec.cases import Case
 
 
@@ -96,13 +96,13 @@ def _all_loops_ran(counted: CountedPairs) -> bool:
         return False  # products of the forward pass would count as well
     dots = counted.trace.arrays["dots"]
     # The products of a tile of q whose load is masked entirely are not recognised: OTHER.
-    of_scores = dots[np.isin(dots[:, DOT.index("product")], (SCORES, OTHER))]
+    of_scores = dots[np.isin(dots["product"], (SCORES, OTHER))]
     heads, (tile_q, tile_k) = counted.visited.shape[0] * counted.visited.shape[1], counted.tile
     by_keys = np.logical_or.reduceat(
         counted.due, np.arange(0, counted.due.shape[1], tile_k), axis=1
     )
     due = np.logical_or.reduceat(by_keys, np.arange(0, counted.due.shape[0], tile_q), axis=0)
-    ran = int(of_scores[:, DOT.index("count")].max(initial=0))
+    ran = int(of_scores["count"].max(initial=0))
     return ran >= heads * int(due.sum())
 
 

@@ -7,11 +7,8 @@ import dataclasses
 from grader.causes.rules import sums
 from grader.causes.rules.sighting import Result, Sighting, line_of
 from grader.kernel.observers.trace import (
-    APART,
     GRADIENTS,
-    MISPLACED,
     OUTPUTS,
-    OVERWRITTEN,
     PRODUCTS,
     SCRATCH,
     STATISTIC,
@@ -28,15 +25,15 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
     if {"dq", "dk", "dv"} & set(wrong):
         wrong.append(SCRATCH)
     for name in wrong:
-        seen = dict(zip(MISPLACED, trace.arrays["misplaced"][OUTPUTS.index(name)], strict=True))
+        seen = trace.rows("misplaced")[OUTPUTS.index(name)]
         if not all(seen.values()):
             continue
         side = "k" if name in ("dk", "dv") else "q"
         if seen["place"] in _met_apart(trace, side):
             continue  # it is also made of a row in its place: the load of the other one is wrong
         shown = "lse or delta" if name == SCRATCH else name
-        made, of = (_Row.of(case, side, int(seen[key])) for key in ("place", "row"))
-        line = int(seen["line"])
+        made, of = (_Row.of(case, side, seen[key]) for key in ("place", "row"))
+        line = seen["line"]
         variant = "number_per_query" if name in ("lse", SCRATCH) else ""
         if name in ("out", "lse") and _takes_rows_again(trace):
             line, variant = line_of(trace, "q"), "loaded"
@@ -57,7 +54,7 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
 
 def _met_apart(trace: Trace, side: str) -> set[int]:
     """Return the numbers, from 1, of two rows of q or k that met as if they were one row."""
-    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    (seen,) = trace.rows("apart")
     of_keys = TAGGED[seen["one"]] in ("k", "v")
     return {seen["row"], seen["other_row"]} - {0} if of_keys == (side == "k") else set()
 
@@ -73,15 +70,15 @@ def _takes_rows_again(trace: Trace) -> bool:
 
 def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
     """Find a gradient to whose rows several programs of one launch store."""
-    for name, row in zip(GRADIENTS, trace.arrays["overwritten"].tolist(), strict=True):
-        seen = dict(zip(OVERWRITTEN, row, strict=True))
-        if name not in result.wrong or not seen["line"] or not seen["first"]:
+    for name, seen in zip(GRADIENTS, trace.rows("overwritten"), strict=True):
+        if name not in result.wrong or not seen["line"] or not seen["first_row"]:
             continue
         if name == "dsink_logits":
-            where = f"the element of query head {seen['first'] - 1}"
+            where = f"the element of query head {seen['first_row'] - 1}"
         else:
             side = "q" if name == "dq" else "k"
-            where = _Row.of(case, side, seen["first"]).up_to(seen["last"] - seen["first"])
+            first = _Row.of(case, side, seen["first_row"])
+            where = first.up_to(seen["last_row"] - seen["first_row"])
         one, other = (tuple(seen[f"{of}{axis}"] for axis in "xyz") for of in ("", "other_"))
         of_group = name in ("dk", "dv") and case.num_q_heads > case.num_kv_heads
         whole = "loop over the query heads of a group" if of_group else "compute the whole sum"
@@ -100,7 +97,7 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
 
 def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     """Find rows of one head or tile that meet lse, delta or dout of another."""
-    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    (seen,) = trace.rows("apart")
     if not seen["row"] or not seen["other_row"]:
         return None
     kinds = TAGGED[seen["one"]], TAGGED[seen["other"]]
@@ -140,7 +137,7 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
 
 def along_keys(trace: Trace, result: Result) -> Sighting | None:
     """Find lse or delta, one number per query, that meets keys."""
-    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    (seen,) = trace.rows("apart")
     keys = TAGGED[seen["other"]]
     if not seen["row"] or not seen["other_row"] or TAGGED[seen["one"]] != STATISTIC:
         return None
@@ -166,7 +163,7 @@ def _exchanged(trace: Trace, result: Result, line: int) -> Sighting | None:
     Its scores are transposed, so that lse meets keys, and it sums over the wrong rows as well.
     """
     for name, other in (("dq", "dk"), ("dk", "dq")):
-        product = int(trace.arrays["stored_products"][PRODUCTS.index(name)][0])
+        product = int(trace.arrays["products"]["stored"][PRODUCTS.index(name)])
         if name in result.wrong and product and PRODUCTS[product - 1] == other:
             due, taken = ("k", "q") if name == "dq" else ("q", "k")
             return Sighting("Q-AND-K-EXCHANGED", line, pointer="q", name=name, taken=taken, due=due)

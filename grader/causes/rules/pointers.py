@@ -6,7 +6,7 @@ import numpy as np
 
 from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, repeated
 from grader.checks.counted_pairs import CountedPairs
-from grader.kernel.machine.tensors import Outside
+from grader.kernel.machine.outside import Outside
 from grader.kernel.observers.trace import OPERANDS, Counter, Trace
 from grader.spec.cases import Case
 

@@ -25,21 +25,22 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
     # Rows that are computed twice, as indices wrap around, do no harm if the results are equal.
     harm = nobody.any() or trace.count(Counter.STORED_OTHERWISE) > 0
     twice = trace.count(Counter.STORED_TWICE) > 0 and harm
-    line = int(programs[0][7])
-    firsts, sizes = programs[:, 5], programs[:, 6] - programs[:, 5] + 1
+    line = int(programs["line"][0])
+    firsts, sizes = programs["first"], programs["last"] - programs["first"] + 1
     tile = max(1, int(sizes.max()))
     heads = nobody.all(axis=1)
     ran = trace.count(Counter.PROGRAMS) if trace.count(Counter.LAUNCHES) == 1 else 0
     enough = ran >= heads.size * -(-length // tile)  # then the kernel is wrong, and not the grid
     if twice:
-        for axis in (1, 2, 3):
-            order = programs[programs[:, axis].argsort(kind="stable")]
-            same = [a for a in (1, 2, 3) if a != axis]
-            group = order[(order[:, same] == order[0, same]).all(axis=1) & (order[:, 0] == 0)]
-            steps = np.diff(group[:, 5])
-            neighbours = len(group) > 1 and (np.diff(group[:, axis]) == 1).all()
+        for axis in "xyz":
+            order = programs[programs[axis].argsort(kind="stable")]
+            one, other = (order[a] == order[a][0] for a in "xyz" if a != axis)
+            group = order[one & other & (order["kernel"] == 0)]
+            steps = np.diff(group["first"])
+            neighbours = len(group) > 1 and (np.diff(group[axis]) == 1).all()
             if neighbours and tile > 1 and (abs(steps) == 1).all():
-                return Sighting("TILE-NUMBER-AS-ROW", line, tile=tile, first=_first(group[:, 5]))
+                first = _first(group["first"])
+                return Sighting("TILE-NUMBER-AS-ROW", line, tile=tile, first=first)
         again = trace.count(Counter.STORED_TWICE_LINE) or line
         left_out = _rows_of_one(nobody, case)
         return Sighting(
@@ -144,11 +145,10 @@ def _first(rows: np.ndarray) -> str:
 
 def _two_programs(programs: np.ndarray, case: Case, heads: int) -> str:
     seen: dict[tuple[int, int], tuple[int, ...]] = {}
-    for row in programs.tolist():
-        key = (row[4], row[5])
-        place = tuple(row[1:4])
+    for _, *place, head, first, last, _ in programs.tolist():
+        key, place = (head, first), tuple(place)
         if key in seen and seen[key] != place:
-            rows = f"rows {row[5]}-{row[6]}{_of_head(row[4], case, heads)}"
+            rows = f"rows {first}-{last}{_of_head(head, case, heads)}"
             return f"programs {seen[key]} and {place} both store {rows}"
         seen.setdefault(key, place)
     return "programs overlap"

@@ -11,7 +11,7 @@ import numpy as np
 from grader.causes.decide import Kind
 from grader.checks.correctness import ranges
 from grader.checks.counted_pairs import CountedPairs
-from grader.kernel.observers.trace import ACCESS, OPERANDS, Trace
+from grader.kernel.observers.trace import OPERANDS, Trace
 from grader.source.feeding import Spot
 from grader.spec.causes import Text, entry_of
 
@@ -102,8 +102,7 @@ class Result:
 
 def accesses(trace: Trace) -> list[dict[str, Any]]:
     """Return the accesses with the columns of `ACCESS` and the `name` of the operand."""
-    rows = [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
-    return [{"name": OPERANDS[row["operand"] - 1], **row} for row in rows]
+    return [{"name": OPERANDS[row["operand"] - 1], **row} for row in trace.rows("accesses")]
 
 
 def repeated(trace: Trace, *names: str) -> list[dict[str, Any]]:

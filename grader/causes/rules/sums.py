@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from grader.causes.rules.sighting import Result, Sighting
 from grader.checks.counted_pairs import CountedPairs
-from grader.kernel.observers.trace import COLUMNS, MIXED, OPERANDS, PRODUCTS, SCORES, Counter, Trace
+from grader.kernel.observers.trace import MIXED, OPERANDS, PRODUCTS, SCORES, Counter, Trace
 from grader.spec.cases import Case
 
 _FACTORS = dict(zip(PRODUCTS, ("v", "dout", "q", "k"), strict=True))
 
 
 def discarded(case: Case, counted: CountedPairs) -> Sighting | None:
-    line = int(counted.trace.arrays["discarded"][PRODUCTS.index(counted.product)])
+    line = int(counted.of_product["discarded"])
     if not line:
         return None
     return Sighting("PRODUCT-DISCARDED", line, located=True, product=counted.product)
 
 
 def doubled(case: Case, counted: CountedPairs) -> Sighting | None:
-    line = int(counted.trace.arrays["doubled"][PRODUCTS.index(counted.product)])
+    line = int(counted.of_product["doubled"])
     if not line:
         return None
     return Sighting("ACCUMULATOR-ADDED-TWICE", line, located=True, product=counted.product)
@@ -39,24 +39,23 @@ def at_line(trace: Trace, counter: Counter) -> Sighting | None:
 
 
 def scores_left_out(trace: Trace) -> Sighting | None:
-    for table, variant in (("discarded", ""), ("bare", "only_chooses")):
-        if line := int(trace.arrays[table][SCORES]):
+    for column, variant in (("discarded", ""), ("bare", "only_chooses")):
+        if line := int(trace.arrays["products"][column][SCORES]):
             return Sighting("PRODUCT-LEFT-OUT", line, located=True, variant=variant)
     return None
 
 
 def columns_apart(trace: Trace) -> Sighting | None:
     """Find a dot over head_dim, or a stored product, whose tiles begin at different columns."""
-    for row, variant in zip(trace.arrays["columns"].tolist(), ("", "stored"), strict=True):
-        seen = dict(zip(COLUMNS, row, strict=True))
+    for seen, variant in zip(trace.rows("columns"), ("", "stored"), strict=True):
         if seen["line"]:
             return Sighting(
                 "COLUMNS-APART",
                 seen["line"],
                 located=True,
                 variant=variant,
-                one=seen["one"],
-                other=seen["other"],
+                one=seen["column"],
+                other=seen["other_column"],
             )
     return None
 
@@ -90,12 +89,13 @@ def mixed(case: Case, trace: Trace) -> Sighting | None:
 
 def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
     """Find an output to which the product of another one was stored."""
+    seen = dict(zip(PRODUCTS, trace.rows("products"), strict=False))
     stored = {
-        name: (PRODUCTS[int(product) - 1], int(line))
-        for name, (product, line) in zip(PRODUCTS, trace.arrays["stored_products"], strict=True)
-        if product and name in result.wrong
+        name: (PRODUCTS[row["stored"] - 1], row["stored_line"])
+        for name, row in seen.items()
+        if row["stored"] and name in result.wrong
     }
-    lines = trace.arrays["stored_products"][:, 1].tolist()
+    lines = [row["stored_line"] for row in seen.values()]
     for name, (product, line) in stored.items():
         if name in (other for other, _ in stored.values()):
             continue  # two outputs are exchanged

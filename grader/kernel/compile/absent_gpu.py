@@ -101,7 +101,9 @@ class Memory:
 
     def is_on_cpu(self, tensor: torch.Tensor) -> bool:
         """Whether the submission made this tensor, or what it is a view of, on the CPU."""
-        return bool(self._on_cpu) and tensor.untyped_storage().data_ptr() in self._on_cpu
+        if not self._on_cpu or tensor.is_meta or tensor.layout is not torch.strided:
+            return False
+        return tensor.untyped_storage().data_ptr() in self._on_cpu
 
     def _remember(self, tensor: torch.Tensor) -> None:
         if tensor.numel():

@@ -15,8 +15,8 @@ import traceback
 from typing import Any
 
 from grader.kernel.compile import assembler, shapes
+from grader.kernel.machine.outside import OutOfBounds
 from grader.kernel.machine.steps import Stopped
-from grader.kernel.machine.tensors import OutOfBounds
 from grader.kernel.machine.ttir import NotMeasured
 from grader.spec.protocol import Reply, Status
 

@@ -12,14 +12,12 @@ import dataclasses
 import hashlib
 import os
 import re
-import subprocess
-import tempfile
 import zlib
 from pathlib import Path
 
 from grader.base.atomic_write import write_whole_bytes
+from grader.kernel.compile.machine_code import inspected
 
-_NVDISASM_S = 30.0
 _MOST_TEXT = 64 * 2**20
 _FILE = re.compile(r'//## File "(.*?)", line (\d+)')
 _LABEL = re.compile(r"(\.L_x_\d+):")
@@ -118,21 +116,14 @@ def listing(cubin: bytes, kernel: str, folder: Path) -> Listing | None:
 
 def _disassembled(cubin: bytes, kept: Path) -> str:
     """Return the disassembly of a cubin, which the file `kept` caches; "" if it fails."""
-    from triton import knobs
-
     with contextlib.suppress(OSError, ValueError, zlib.error):
         reading = zlib.decompressobj()
         text = reading.decompress(kept.read_bytes(), _MOST_TEXT).decode()
         os.utime(kept)
         if reading.eof:
             return text
-    try:
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(cubin)
-            file.flush()
-            command = [knobs.nvidia.nvdisasm.path, "-g", "-c", file.name]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_NVDISASM_S)
-    except (OSError, RuntimeError, subprocess.SubprocessError):
+    done = inspected("nvdisasm", "-g", "-c", cubin=cubin)
+    if done is None:
         return ""
     text = done.stdout[:_MOST_TEXT]
     with contextlib.suppress(OSError):

@@ -20,7 +20,21 @@ _AMD_USAGE = re.compile(r"^ +\.(vgpr_count|private_segment_fixed_size): +(\d+)$"
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _DOT = re.compile(r"\b(tt\.dot(?:_scaled)?|ttng\.warp_group_dot) .*-> .*?, (#\w+)>.* loc\((.+)\)$")
 _ANY_DOT = re.compile(r"\btt\.dot(?:_scaled)? .* loc\((.+)\)$")
-_CUOBJDUMP_S = 20.0
+_TOOL_S = 30.0
+
+
+def inspected(tool: str, *options: str, cubin: bytes) -> subprocess.CompletedProcess[str] | None:
+    """Run one of NVIDIA's tools that Triton has on machine code; None if it is absent or hangs."""
+    from triton import knobs
+
+    try:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            command = [getattr(knobs.nvidia, tool).path, *options, file.name]
+            return subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_S)
+    except (OSError, RuntimeError, subprocess.SubprocessError):
+        return None
 
 
 def usage(cubin: bytes) -> dict[str, int]:
@@ -28,17 +42,9 @@ def usage(cubin: bytes) -> dict[str, int]:
 
     Functions that are not inlined have figures of their own: the largest ones count.
     """
-    from triton import knobs
-
-    try:
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(cubin)
-            file.flush()
-            command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_CUOBJDUMP_S)
-    except (OSError, RuntimeError, subprocess.SubprocessError):  # cuobjdump is absent or fails
-        return {}
-    found = [(int(registers), int(stack)) for registers, stack in _USAGE.findall(done.stdout)]
+    done = inspected("cuobjdump", "-res-usage", cubin=cubin)
+    text = done.stdout if done else ""
+    found = [(int(registers), int(stack)) for registers, stack in _USAGE.findall(text)]
     if not found:
         return {}
     return {"registers": max(r for r, _ in found), "stack_bytes": max(s for _, s in found)}

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from grader.kernel.compile import absent_gpu, assembler, faults, stages
 from grader.kernel.compile.chips import MAX_THREADS, Chip
 from grader.kernel.compile.predicting import Predictor
@@ -28,7 +30,6 @@ from grader.kernel.lines import kernel_line
 from grader.kernel.machine import capture
 from grader.kernel.machine.steps import BadGrid, check_grid
 from grader.kernel.machine.ttir_cache import TtirCache
-from grader.kernel.passed import tensors_of
 
 MAX_KERNELS = 32
 MAX_REFUSALS = 8
@@ -216,10 +217,8 @@ class Recorder:
         except BadGrid as error:
             return error
         for name, value in launch.arguments:
-            for place, tensor in tensors_of(name, value):
-                if self.memory.is_on_cpu(tensor):
-                    text = f"{place}: got a tensor in the CPU's memory, expected the GPU's"
-                    return ValueError(text)
+            if isinstance(value, torch.Tensor) and self.memory.is_on_cpu(value):
+                return ValueError(f"{name}: got a tensor in the CPU's memory, expected the GPU's")
         if scratch[0]:
             from triton.runtime import _allocation
 

@@ -87,15 +87,9 @@ def for_loop(op: Operation, translation: Translation) -> Run:
     made = [value for inner, _ in before.steps for value in inner.results]
     kept = [0, *live, *made, low, step]
     loop = _Loop(op, translation, carried)
-    is_unsigned = "unsigned" in op.words
 
     def run(env: Env) -> None:
-        first, last, by = (cast(env[value], torch.int64) for value in (low, high, step))
-        if is_unsigned:
-            first, last, by = (x & 0xFFFFFFFF for x in (first, last, by))
-        if bool((by <= 0).any()):
-            raise op.unmodelled("with a step that is not positive")
-        rounds = torch.div(last - first + by - 1, by, rounding_mode="floor")
+        rounds = _rounds(op, *(env[value] for value in (low, high, step)))
         least, most = ends(rounds)
         values = [env[value] for value in initial]
         if most <= 0:
@@ -132,6 +126,16 @@ def for_loop(op: Operation, translation: Translation) -> Run:
         _assign(env, op.results, values)
 
     return run
+
+
+def _rounds(op: Operation, low: Tensor, high: Tensor, step: Tensor) -> Tensor:
+    """Return how many rounds of a loop each program runs, 0 or less where it runs none."""
+    first, last, by = (cast(x, torch.int64) for x in (low, high, step))
+    if "unsigned" in op.words:
+        first, last, by = (x & 0xFFFFFFFF for x in (first, last, by))
+    if bool((by <= 0).any()):
+        raise op.unmodelled("with a step that is not positive")
+    return torch.div(last - first + by - 1, by, rounding_mode="floor")
 
 
 def _only(op: Operation, region: list[Block]) -> Block:

@@ -19,13 +19,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from grader.kernel.lines import function_at, kernel_line
 from grader.kernel.machine import capture
-from grader.kernel.machine.events import Flowed, Wrapped
+from grader.kernel.machine.events import Flowed
 from grader.kernel.machine.exact import Exact
+from grader.kernel.machine.outside import WRAPS, OutOfBounds, Outside
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
 from grader.kernel.machine.steps import Asserted, BadGrid, Failed, Limits, Stopped
-from grader.kernel.machine.tensors import WRAPS, OutOfBounds, Outside
-from grader.kernel.machine.ttir import BadText, Unmodelled
+from grader.kernel.machine.ttir import BadText, Place, Unmodelled
 
 _WRAPS = f"{WRAPS}; a number that the address is computed from exceeds 2**31 - 1"
 _MOST_LINES = 1_000_000
@@ -46,13 +46,14 @@ class Engine:
     `updated` are the addresses of tensors that a launch stored to after a read, or atomically.
     `count` and `lines` are the number of launches and the lines of their kernels, since a reader
     last reset them; while `idle` a launch does nothing. `has_translated` says that the engine has
-    translated a kernel since a reader last reset it.
+    translated a kernel since a reader last reset it. `wraps` has the place where an offset of 32
+    bits first wrapped around since `reset`, if that was to be noted.
     """
 
     def __init__(self, path: str, *, limits: Limits = Limits()) -> None:
         """Run the launches of the submission at `path`."""
         self._far = False
-        self._wrapped: Wrapped | None = None
+        self.wraps: list[Place] = []
         self.updated: set[int] = set()
         self.count = 0
         self.lines: set[int] = set()
@@ -106,12 +107,12 @@ class Engine:
         bounds names a 32-bit offset that wrapped around as its cause. `seconds`, if given, limits
         the CPU time of a launch.
         """
-        self._far, self._wrapped = far, None
+        self._far, self.wraps = far, []
         if seconds is not None:
             self._limits = dataclasses.replace(self._limits, seconds=seconds)
         self.updated.clear()
         self.exact = exact
-        self._how = {"tf32": tf32, "lenient": lenient, "exact": exact}
+        self._how = {"tf32": tf32, "lenient": lenient, "exact": exact, "wraps": self.wraps}
 
     def launch(self, launch: capture.Launch, line: int = 0, callers: Sequence[int] = ()) -> None:
         """Run one launch of the kernel in `line`; `callers` are the lines that led to it.
@@ -131,7 +132,7 @@ class Engine:
                     launch.grid,
                     launch.arguments,
                     addresses=launch.addresses,
-                    observe=self._noted_wraps if self._far else self._observe,
+                    observe=self._observe,
                     limits=self._limits,
                     **self._how,
                 )
@@ -140,8 +141,8 @@ class Engine:
                 if "can't allocate memory" in str(error):  # PyTorch's own error for that
                     error = MemoryError(str(error).partition(": ")[2])
                 error = error if isinstance(error, _SAID) else Failed(error)
-                if isinstance(error, OutOfBounds) and self._wrapped is not None:
-                    error = OutOfBounds(_WRAPS, self._wrapped.op.place, Outside.WRAPS)
+                if isinstance(error, OutOfBounds) and self.wraps:
+                    error = OutOfBounds(_WRAPS, self.wraps[0], Outside.WRAPS)
                 raise_at(error, self.path, callers)
 
     def operated(self, given: list[Any], made: list[Any]) -> None:
@@ -150,11 +151,6 @@ class Engine:
             both = [tuple(x for x in one if isinstance(x, torch.Tensor)) for one in (given, made)]
             with unseen():
                 self._observe(Flowed(*both))
-
-    def _noted_wraps(self, event: Any) -> Any:
-        if isinstance(event, Wrapped):
-            self._wrapped = self._wrapped or event
-        return self._observe(event) if self._observe else None
 
     def program(self, kernel: capture.Kernel) -> Program:
         """Return the program of a kernel, translated on first use."""

@@ -43,15 +43,6 @@ class Access:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wrapped:
-    """An offset of 32 bits wrapped around; `wide` is the result in 64 bits."""
-
-    op: Operation
-    wide: Tensor
-    programs: Tensor
-
-
-@dataclasses.dataclass(frozen=True)
 class RoundEnded:
     """A round of a loop is over; `values` are those of the student's variables, by their names.
 
@@ -104,4 +95,4 @@ class Flowed:
     targets: tuple[Tensor, ...]
 
 
-Event = Launched | Access | Wrapped | RoundEnded | Multiplied | Computed | Flowed
+Event = Launched | Access | RoundEnded | Multiplied | Computed | Flowed

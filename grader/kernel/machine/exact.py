@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from grader.kernel.dispatch import DispatchMode
+from grader.kernel.machine import kinds
 from grader.kernel.machine.arrays import DTYPES, Tensor, cast, dtype_of
 from grader.kernel.machine.flow import made_of, reached
 from grader.kernel.machine.tensors import flat
@@ -22,13 +23,12 @@ from grader.kernel.machine.ttir import Module, Operation
 _WIDENED = ("f16", "bf16", "f32")
 _HALF = ("f16", "bf16")
 _CASTS = ("arith.truncf", "tt.fp_to_fp")
-_LOOPS = ("scf.for", "scf.while", "scf.if")
 _DTYPES = [DTYPES[name] for name in _WIDENED]
 _FEWEST = 32  # queries: with fewer, other tensors may have as many numbers by chance
 # Operations that pass numbers on unchanged.
 _MOVES = {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.join"}
-_MOVES |= {"tt.split", "tt.cat", "tt.gather", "arith.select", "scf.yield", "scf.condition"}
-_NO_SITES = {"arith.constant", *_LOOPS, *_MOVES}
+_MOVES |= {"tt.split", "tt.cat", "tt.gather", "arith.select", *kinds.PASSING}
+_NO_SITES = {"arith.constant", *kinds.CONTROL, *_MOVES}
 _UNKNOWN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
@@ -72,7 +72,7 @@ def sites(module: Module, path: str) -> dict[Operation, Site]:
         if op.name == "tt.dot":
             multiplied += op.operands[:2]
             used += op.operands[2:]
-        elif op.name not in ("tt.store", *_LOOPS, *_MOVES):
+        elif op.name not in ("tt.store", *kinds.CONTROL, *_MOVES):
             used += op.operands
         is_half = any(module.type(value).element in _HALF for value in op.results)
         if is_half and op.place.line_in(path) and op.name not in _NO_SITES:

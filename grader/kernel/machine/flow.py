@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from grader.kernel.machine import elementwise
+from grader.kernel.machine import elementwise, kinds
 from grader.kernel.machine.ttir import Module, Operation, operations
 
 _MAKING_OFFSETS = {name for name in elementwise.NAMES if name.startswith("arith.")}
 _MAKING_OFFSETS |= {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape"}
-STORES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 _FROM_ANYWHERE = ("tt.load", "tt.int_to_ptr")
 
 
@@ -41,14 +40,30 @@ def handed(op: Operation) -> Iterator[tuple[int, int]]:
         yield from zip(values, others, strict=False)
 
 
+def all_handed(module: Module) -> Iterator[tuple[int, int]]:
+    """Yield what `handed` does for a whole module, and what jumps, calls and returns pass on."""
+    for blocks in module.functions.values():
+        labels = {block.label: block.arguments for block in blocks}
+        for op in operations(blocks):
+            yield from handed(op)
+            for label, values in op.targets:
+                yield from zip(labels[label], values, strict=False)
+            called = module.functions.get(op.text, []) if op.name == "tt.call" else []
+            for block in called[:1]:
+                yield from zip(block.arguments, op.operands, strict=False)
+            for last in (block.last for block in called):
+                if last is not None and last.name == "tt.return":
+                    yield from zip(op.results, last.operands, strict=False)
+
+
 def made_of(module: Module, computes: Callable[[Operation], bool]) -> dict[int, list[int]]:
-    """Map each value to its sources, by operations that `computes` accepts, loops and branches."""
+    """Map each value to its sources, by operations that `computes` accepts and by control flow."""
     made: dict[int, list[int]] = {}
     for op in module.operations:
         for result in op.results if computes(op) else ():
             made.setdefault(result, []).extend(op.operands)
-        for value, other in handed(op):
-            made.setdefault(value, []).append(other)
+    for value, other in all_handed(module):
+        made.setdefault(value, []).append(other)
     return made
 
 
@@ -62,40 +77,17 @@ def offsets(module: Module) -> frozenset[int]:
 def stored_to(module: Module) -> frozenset[int]:
     """Return the kernel's parameters through which it may store, too many rather than too few.
 
-    A loop, a branch or a call passes each pointer to one place, so that a pointer that the kernel
-    only loads through stays apart from one that it stores through, even if one loop moves both.
+    Control flow passes each pointer to one place, so that a pointer that the kernel only loads
+    through stays apart from one that it stores through, even if one loop moves both.
     """
     entry = module.functions[module.entry][0].arguments
-    wanted: list[int] = []
-    made: dict[int, list[int]] = {}
-
-    def hand(values: Sequence[int], others: Sequence[int]) -> None:
-        for value, other in zip(values, others, strict=False):
-            if value > 0 and module.type(value).pointee:
-                made.setdefault(value, []).append(other)
-
-    for blocks in module.functions.values():
-        labels = {block.label: block.arguments for block in blocks}
-        for op in operations(blocks):
-            if op.name in STORES:
-                wanted.append(op.operands[0])
-            elif op.name in _FROM_ANYWHERE and any(module.type(n).pointee for n in op.results):
-                return frozenset(entry)
-            elif op.name == "tt.call":
-                called = module.functions.get(op.text, [])
-                for block in called[:1]:
-                    hand(block.arguments, op.operands)
-                for last in (block.last for block in called):
-                    hand(op.results, last.operands if last and last.name == "tt.return" else ())
-            elif op.regions and not op.name.startswith("scf."):
-                if any(module.type(value).pointee for value in op.results):
-                    return frozenset(entry)  # a reduction of pointers, say
-            elif op.regions:
-                for value, other in handed(op):
-                    hand((value,), (other,))
-            else:
-                for operand in op.operands:
-                    hand(op.results, [operand] * len(op.results))
-            for label, values in op.targets:
-                hand(labels[label], values)
-    return frozenset(reached(wanted, made) & set(entry))
+    every = list(module.operations)
+    for op in every:
+        # A pointer may come out of memory, or of a reduction.
+        anywhere = (op.regions and not op.name.startswith("scf.")) or op.name in _FROM_ANYWHERE
+        if anywhere and any(module.type(value).pointee for value in op.results):
+            return frozenset(entry)
+    made = made_of(module, lambda op: not op.regions and op.name != "tt.call")
+    pointers = {value: others for value, others in made.items() if module.type(value).pointee}
+    wanted = [op.operands[0] for op in every if op.name in kinds.STORES]
+    return frozenset(reached(wanted, pointers) & set(entry))

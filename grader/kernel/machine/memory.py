@@ -6,7 +6,6 @@ atomic operation that meet run one after the other, in the order of programs.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -27,20 +26,13 @@ from grader.kernel.machine.arrays import (
     whole,
     zeros,
 )
+from grader.kernel.machine.outside import out_of_bounds
 from grader.kernel.machine.steps import Env, Run, State, Translation
-from grader.kernel.machine.tensors import (
-    MIDDLE,
-    SHIFT,
-    Memory,
-    OutOfBounds,
-    Outside,
-    place_in,
-)
+from grader.kernel.machine.tensors import MIDDLE, SHIFT, Memory
 from grader.kernel.machine.ttir import Operation, Type
 
 _READ, _WRITE, _ATOMIC = "read", "write", "atomic update"
 _HINTS = {"evictionPolicy", "cacheModifier", "cachePolicy", "isVolatile", "operandSegmentSizes"}
-_OF_POINTERS = {"tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape"}
 Part = tuple[Memory, Tensor, Tensor | None]
 
 
@@ -103,76 +95,13 @@ class Accesses:
         outside = here & ((offsets < 0) | (offsets >= size))
         is_lenient = self.state.lenient
         if not is_lenient and (memory is None or bool(outside.any())):
-            raise self._error(memory, offsets, outside if memory else here, here, env)
+            lanes = offsets, here, outside if memory else here
+            what = {"does": self._what, "is_masked": self.is_masked}
+            raise out_of_bounds(self.op, self._translation, env, memory, lanes, **what)
         if memory is None or (is_lenient and not size):
             return None
         here = here & ~outside
         return memory, torch.where(here, offsets, 0), here
-
-    def _error(
-        self, memory: Memory | None, offsets: Tensor, outside: Tensor, active: Tensor, env: Env
-    ) -> OutOfBounds:
-        """Describe how the first program out of bounds accesses a tensor with `active` lanes."""
-        row = int(outside.reshape(len(outside), -1).any(1).nonzero()[0, 0])
-        shape = torch.broadcast_shapes(outside.shape[1:], offsets.shape[1:], self.type.shape)
-        lost, lanes, places = (
-            array[row if array.shape[0] > 1 else 0].expand(shape)
-            for array in (outside, active, offsets)
-        )
-        number = int(env[0][row if outside.shape[0] > 1 else 0])
-        count, all_lanes = int(lost.sum()), int(lanes.sum())
-        text = f"; program {place_in(self.state.grid, number)}: "
-        of_all = (
-            f"{count:,} of {all_lanes:,} elements"
-            if count < all_lanes
-            else f"all {count:,} elements"
-        )
-        text += of_all if all_lanes > 1 else "1 element"
-        if memory is None:
-            where = "every tensor of the launch"
-            return OutOfBounds(f"{self._what} outside {where}{text}", self.op.place)
-        first, size = int(places[lost][0]), memory.size(self.width)
-        is_before, side = first < 0, "before the start" if first < 0 else "past the end"
-        distance = -first if is_before else first - size
-        text += f", the first of them {distance:,} {side}".replace(" 0 ", " right ")
-        how = Outside.MASK if self.is_masked else Outside.EDGE
-        how = Outside.SHIFT if memory.is_divided(places.shape) else how
-        apart = memory.apart(places) if self.width == memory.tensor.element_size() else 0
-        if apart:
-            how = Outside.STRIDE
-            text += f": they lie {apart:,} apart, and the strides of {memory.names[0]} are"
-            text += f" {tuple(memory.tensor.stride())}"
-        elif is_before or int(places[lanes].min()) >= size:
-            how = Outside.BEFORE if is_before else Outside.TILE
-            how = Outside.POINTER if self._starts_outside(memory, row, env) else how
-            text += f", where {memory.names[0]}{memory.index_of(first)} would be; its shape is"
-            text += f" {tuple(memory.tensor.shape)}"
-        else:
-            begin = memory.index_of(int(places[lanes].min()))
-            at = f", where the tile begins at {memory.names[0]}{begin}"
-            text += at if how is Outside.SHIFT else ""
-            text += ", under a mask" if self.is_masked else ", without a mask"
-        if self._translation.by_blocks and how in (Outside.EDGE, Outside.MASK):
-            how = Outside.BLOCK
-        where = f"a tensor: {side} of argument {memory.name}"
-        return OutOfBounds(f"{self._what} outside {where}{text}", self.op.place, how)
-
-    def _starts_outside(self, memory: Memory, row: int, env: Env) -> bool:
-        """Whether a program's pointer is outside already before a tile's offsets are added.
-
-        That pointer is the last scalar one on another line than the operation that uses it.
-        """
-        made = {value: op for op in self._translation.module.operations for value in op.results}
-        value, line = self.pointers, self.op.place.line
-        while (op := made.get(value)) is not None and op.name in _OF_POINTERS:
-            if not self._translation.module.type(value).shape and op.place.line != line:
-                break
-            value, line = op.operands[0], op.place.line
-        found = env[value]
-        if self._translation.module.type(value).shape or found is None:
-            return False
-        offset = int(found.reshape(-1)[row if found.shape[0] > 1 else 0]) - memory.base
-        return not 0 <= offset < memory.size(self.width)
 
     def tell(self, kind: str, env: Env, part: Part, value: Tensor) -> None:
         """Report an access to the launch's observers."""
@@ -265,7 +194,7 @@ def atomic_rmw(op: Operation, translation: Translation) -> Run:
         raise op.unmodelled(kind)
     update = _UPDATES[kind]
     value, *masks = op.operands[1:]
-    adds = kind in ("add", "fadd") and op.results[0] not in _used(translation)
+    adds = kind in ("add", "fadd") and op.results[0] not in translation.module.used
     return _atomic(op, translation, masks[0] if masks else None, (value,), update, adds=adds)
 
 
@@ -340,12 +269,6 @@ def _one_behind_the_other(
         old[now] = flat[places[now]]
         flat[places[now]] = update(old[now], *(value[now] for value in values))
     return old
-
-
-@functools.lru_cache(16)
-def _used(translation: Translation) -> frozenset[int]:
-    """Return the values of a module that anything uses."""
-    return frozenset(value for op in translation.module.operations for value in op.uses)
 
 
 def _converted(op: Operation, translation: Translation, pointer: int, method: str) -> Run:

@@ -3,7 +3,7 @@
 `annotate` changes a module before its translation. Behind each operation that an observer may want
 to see it inserts another one, which asks the observer for notes of the results; loops and branches
 then pass on the notes of the values that they pass on. So a note follows its value, and the machine
-splits and merges it with the value's programs.
+splits and merges it with the value's programs. The note is None where nothing is known.
 """
 
 from __future__ import annotations
@@ -11,46 +11,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from grader.kernel.machine import events
+from grader.kernel.machine import events, kinds
 from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.steps import Env, Run, Translation
 from grader.kernel.machine.ttir import Block, Module, Operation, Type
 
 ASKING = "machine.note"
 NOTE = Type((), "i1")  # compared by identity
-_MEMORY = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 _OF_INTEGERS = ("tt.dot", "arith.muli", "tt.mulhiui")  # products are seen of integers too
-REGIONS = ("tt.reduce", "tt.scan", "tt.map_elementwise")  # they apply a function to elements
-_SEEN = (*_MEMORY, *_OF_INTEGERS, *REGIONS)
-LOOPS = ("scf.for", "scf.while")
-_HANDING_ON = (*LOOPS, "scf.if")
-_ENDS = ("scf.yield", "scf.condition")
-
-
-class Nothing:
-    """The note of a value of which nothing is known."""
-
-    shape = (1,)
-
-    def __getitem__(self, programs: Any) -> Nothing:
-        return self
-
-    def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Any:
-        """Merge the notes of parts, which have `counts` programs each, into one.
-
-        `place` has each program's position in the parts, one behind the other. The function of this
-        name calls the method on the first note that is not NOTHING.
-        """
-        return self
-
-
-NOTHING = Nothing()
+_SEEN = (*kinds.ACCESSES, *_OF_INTEGERS, *kinds.COMBINING)
 
 
 def together(notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Any:
-    """Merge notes into one for all programs; `place` has the position of each in the notes."""
-    first = next((note for note in notes if note is not NOTHING), NOTHING)
-    return first.together(notes, counts, place)
+    """Merge the notes of parts, which have `counts` programs each, into one.
+
+    `place` has each program's position in the parts, one behind the other. The method of this name
+    of the first note merges them all; any note may be None.
+    """
+    first = next((note for note in notes if note is not None), None)
+    return None if first is None else first.together(notes, counts, place)
 
 
 class Asking(Operation):
@@ -66,7 +45,7 @@ class Asking(Operation):
 def annotate(module: Module) -> int:
     """Annotate a module; return the distance from the number of a value to that of its note."""
     distance = len(module.types)
-    used = {value for op in module.operations for value in op.uses}
+    used = module.used
     followed = {v for v, type in enumerate(module.types) if type.is_float and not type.pointee}
 
     makers: dict[int, Operation] = {}
@@ -88,13 +67,13 @@ def annotate(module: Module) -> int:
                 block.operations.append(op)
                 makers.update(dict.fromkeys(op.results, op))
                 op.targets = tuple((t, (*values, *notes(values))) for t, values in op.targets)
-                if op.name in _HANDING_ON:
+                if op.name in kinds.CONTROL:
                     for region in op.regions:
                         first = region[0]
                         first.arguments += notes(first.arguments)
-                        visit(region, (op, *loops) if op.name in LOOPS else loops)
+                        visit(region, (op, *loops) if op.name in kinds.LOOPS else loops)
                     op.results += notes(op.results)
-                if op.name in (*_HANDING_ON, *_ENDS):
+                if op.name in (*kinds.CONTROL, *kinds.PASSING):
                     # Bounds of a loop and conditions are no floats, and add no notes.
                     op.operands += notes(op.operands)
                 elif op.name in _SEEN or any(value in followed for value in op.results):
@@ -137,6 +116,6 @@ def translate(op: Operation, translation: Translation) -> Run:
             )
         )
         for value in op.results:
-            env[value] = NOTHING if note is None else note
+            env[value] = note
 
     return run

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from grader.kernel.machine.kinds import BRANCHES, COMBINING, ENDS
 from grader.kernel.machine.ttir import (
     BadText,
     Block,
@@ -56,11 +57,6 @@ _WHILE = re.compile(r"(?:\((.*?)\))?\s*: \((.*?)\) -> (.*) \{")
 _PAIR = re.compile(rf"({_NAME}) = ({_NAME})")
 _GENERIC = re.compile(r"\((.*?)\) <\{(.*?)\}> \(\{")
 _COMPARISONS = ("arith.cmpi", "arith.cmpf")
-_YIELDS = (
-    *("scf.yield", "scf.condition", "tt.return"),
-    *("tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"),
-)
-_BRANCHES = ("cf.br", "cf.cond_br")
 
 
 def parse(text: str) -> Module:
@@ -92,9 +88,7 @@ class _Parser:
             "scf.for": self._for,
             "scf.if": self._if,
             "scf.while": self._while,
-            "tt.reduce": self._reduce,
-            "tt.scan": self._reduce,
-            "tt.map_elementwise": self._reduce,
+            **dict.fromkeys(COMBINING, self._reduce),
         }
         while self._at < len(self._lines):
             line = self._lines[self._at]
@@ -210,10 +204,10 @@ class _Parser:
             return self._nested[op.name](op, rest)
         if rest.endswith("{"):
             raise op.unmodelled()
-        if op.name in _YIELDS:
+        if op.name in ENDS and op.name not in BRANCHES:
             op.operands = self._values(rest.partition(" : ")[0])
             return []
-        if op.name in _BRANCHES:
+        if op.name in BRANCHES:
             op.targets = tuple((t, self._values(a)) for t, a in _TARGET.findall(rest))
             op.operands = self._values(rest.partition(",")[0]) if op.name == "cf.cond_br" else ()
             return []

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from grader.kernel.machine import control, elementwise, events, flow, memory, notes, tiles
+from grader.kernel.machine import control, elementwise, events, flow, kinds, memory, notes, tiles
 from grader.kernel.machine.arrays import Tensor, arange, cast, filled, numbers, shown
 from grader.kernel.machine.exact import Site, sites, widen
 from grader.kernel.machine.steps import (
@@ -32,9 +31,10 @@ from grader.kernel.machine.ttir import Block, Module, Operation, operations
 _IGNORED = {
     *("llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "nvvm.barrier0"),
 }
-_ENDS = {"scf.yield", "scf.condition", "tt.return", "cf.br", "cf.cond_br"}
-_ENDS |= {"tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"}
 _INTEGERS = ("arith.addi", "arith.subi", "arith.muli", "arith.shli")
+# Operations whose results are functions of their operands.
+_FUNCTIONS = dict.fromkeys(elementwise.NAMES, elementwise.function_of)
+_FUNCTIONS |= dict.fromkeys(tiles.FUNCTIONS, tiles.function_of)
 _PLACES = {"tt.get_program_id", "tt.get_num_programs"}
 _WAITING = ("tt.atomic_rmw", "tt.atomic_cas", "tt.load")
 _MOST_PRINTED = 1000  # lines of a launch
@@ -43,7 +43,7 @@ _MOST_PRINTED = 1000  # lines of a launch
 class Program(Translation):
     """One kernel, ready to be launched any number of times."""
 
-    pure = elementwise.NAMES | tiles.FUNCTIONS.keys() | _PLACES
+    pure = _FUNCTIONS.keys() | _PLACES
 
     def __init__(
         self,
@@ -52,12 +52,11 @@ class Program(Translation):
         overflow: bool = False,
         noted: bool = False,
         path: str = "",
-        steps: Mapping[str, Callable[[Operation, Translation], Run]] = MappingProxyType({}),
     ) -> None:
-        """Translate a module; with `overflow` observers see offsets of 32 bits wrap around.
+        """Translate a module; with `overflow` a launch notes offsets of 32 bits that wrap around.
 
-        With `noted` they see what each operation computes, and may keep notes of it. With `path`,
-        that of the submission, the program is for exact mode.
+        With `noted` observers see what each operation computes, and may keep notes of it. With
+        `path`, that of the submission, the program is for exact mode.
 
         Raises:
             Unmodelled: the module has an operation whose meaning is unknown.
@@ -76,7 +75,6 @@ class Program(Translation):
             "tt.get_num_programs": self._num_programs,
             "tt.print": self._print,
             "tt.assert": self._assert,
-            **steps,
         }
         self.distance = notes.annotate(module) if noted else 0
         types = [type for type in module.types[1:] if type is not notes.NOTE]
@@ -95,7 +93,7 @@ class Program(Translation):
         """Translate a block."""
         steps: list[tuple[Operation, Run]] = []
         for op in block.operations:
-            if op.name in _ENDS:
+            if op.name in kinds.ENDS:
                 return Body(steps, op)
             run = self._step(op)
             if run is not None and op in self.sites and op.name not in ("tt.load", "tt.atomic_rmw"):
@@ -109,12 +107,9 @@ class Program(Translation):
             return None
         if op.name in self._steps:
             return self._steps[op.name](op, self)
-        if op.name in elementwise.NAMES:
-            function = elementwise.function_of(op, self.module)
-        elif op.name in tiles.FUNCTIONS:
-            function = tiles.function_of(op, self.module)
-        else:
+        if op.name not in _FUNCTIONS:
             raise op.unmodelled()
+        function = _FUNCTIONS[op.name](op, self.module)
         constants = [self.constants.get(value) for value in op.operands]
         if all(value is not None for value in constants):
             self.constants[op.results[0]] = function(*constants)
@@ -138,15 +133,15 @@ class Program(Translation):
         return settling
 
     def _checked(self, op: Operation, function: Callable[..., Tensor]) -> Run:
-        """Compute 32-bit integers in 64 bits, and report those that wrap around."""
+        """Compute 32-bit integers in 64 bits, and note where some wrap around."""
         a, b = op.operands
         (result,) = op.results
 
         def run(env: Env) -> None:
             wide = function(cast(env[a], torch.int64), cast(env[b], torch.int64))
             env[result] = cast(wide, torch.int32)
-            if self.state.observe is not None and not torch.equal(env[result].long(), wide):
-                self.state.observe(events.Wrapped(op, wide, env[0]))
+            if not self.state.wraps and not torch.equal(env[result].long(), wide):
+                self.state.wraps.append(op.place)
 
         return run
 
@@ -197,12 +192,6 @@ class Program(Translation):
 
         return run
 
-    def fresh(self) -> Env:
-        env = super().fresh()
-        if self.distance:
-            env[self.distance :] = [notes.NOTHING] * self.distance
-        return env
-
     # -- a launch -----------------------------------------------------------------------------
 
     def call(self, function: str, env: Env) -> list[Tensor]:
@@ -225,7 +214,7 @@ class Program(Translation):
             arguments: a name and a value, a tensor or a number, for each parameter.
             addresses: what the kernel takes for the address of a tensor, by its real one.
             limits: those of the launch.
-            how: `observe`, `tf32`, `lenient` and `exact`, as in `State`.
+            how: `observe`, `tf32`, `lenient`, `exact` and `wraps`, as in `State`.
 
         Raises:
             OutOfBounds: an access is outside its tensor.

@@ -74,7 +74,8 @@ class State:
 
     With `tf32`, fp32 dots truncate their operands to TF32 where the kernel lets a GPU do so. With
     `lenient`, a load without `other` returns 0 in masked lanes, and lanes outside their tensor
-    count as masked. `exact` is the call's object in exact mode.
+    count as masked. `exact` is the call's object in exact mode. `wraps` gets the place where an
+    offset of 32 bits first wraps around, in a program that was translated for it.
     """
 
     grid: tuple[int, int, int]
@@ -84,6 +85,7 @@ class State:
     tf32: bool = False
     lenient: bool = False
     exact: Any = None
+    wraps: list[Place] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._steps = self.limits.steps
@@ -174,4 +176,4 @@ def cut(env: Env, values: Iterable[int], programs: Any) -> Env:
 
 
 def cut_arrays(arrays: Sequence[Tensor], programs: Any) -> list[Tensor]:
-    return [array[programs] if array.shape[0] > 1 else array for array in arrays]
+    return [x[programs] if x is not None and x.shape[0] > 1 else x for x in arrays]

@@ -7,19 +7,16 @@ element: it still tells its tensor after additions, selections and loops.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from grader.kernel.machine.arrays import Tensor, zeros_like
-from grader.kernel.machine.ttir import AtPlace, Place
+from grader.kernel.machine.arrays import Tensor, ends, zeros_like
 
 SHIFT = 50
 MIDDLE = 1 << 49
-WRAPS = "a 32-bit offset overflows"  # and puts an access out of bounds
 
 
 def extent(size: Sequence[int], stride: Sequence[int]) -> int:
@@ -38,29 +35,6 @@ def place_in(grid: tuple[int, int, int], numbers: Any) -> tuple[Any, Any, Any]:
     """Return the grid coordinates x, y and z of programs from their numbers."""
     x, y, _ = grid
     return numbers % x, numbers // x % y, numbers // (x * y)
-
-
-class Outside(enum.StrEnum):
-    """How an access is out of bounds."""
-
-    EDGE = "edge"  # a tile begins in its tensor and reaches past its end, without a mask
-    MASK = "mask"  # as EDGE, although there is a mask
-    BLOCK = "block"  # as EDGE, by a block pointer
-    STRIDE = "stride"  # the distance of its elements is none of the tensor's strides
-    SHIFT = "shift"  # as EDGE or MASK, where tiles divide the tensor, and need no mask
-    TILE = "tile"  # a whole tile lies past the end
-    BEFORE = "before"  # before the start
-    POINTER = "pointer"  # as TILE or BEFORE, by the pointer alone, before it has a tile's offsets
-    NOWHERE = "nowhere"  # in no tensor
-    WRAPS = "wraps"  # by an offset of 32 bits that overflows
-
-
-class OutOfBounds(AtPlace):
-    """A kernel touched memory outside the tensors that it was given."""
-
-    def __init__(self, text: str, place: Place, how: Outside = Outside.NOWHERE) -> None:
-        super().__init__(text, place)
-        self.how = how
 
 
 @dataclasses.dataclass(eq=False)
@@ -95,23 +69,6 @@ class Memory:
     def size(self, width: int) -> int:
         """Return how many elements of `width` bytes there are."""
         return self.flat.numel() * self.flat.itemsize // width
-
-    def apart(self, offsets: Tensor) -> int:
-        """Return a distance of a tile's elements that is no stride of the tensor, 0 if none."""
-        for axis in range(offsets.dim()):
-            first, *others = (
-                offsets.movedim(axis, 0).reshape(offsets.shape[axis], -1)[:2, 0].tolist()
-            )
-            if others and abs(others[0] - first) not in (0, *self.tensor.stride()):
-                return abs(others[0] - first)
-        return 0
-
-    def is_divided(self, tile: torch.Size) -> bool:
-        """Whether tiles of a size divide the last axes of the tensor evenly."""
-        lengths = self.tensor.shape[len(self.tensor.shape) - len(tile) :]
-        return len(lengths) == len(tile) and not any(
-            n % m for n, m in zip(lengths, tile, strict=True)
-        )
 
     def index_of(self, offset: int) -> list[int]:
         """Return the index of an offset from the first element, by the strides.
@@ -168,12 +125,8 @@ class Memories:
         return self._all[number - 1] if 1 <= number <= len(self._all) else None
 
     def addresses(self, pointers: Tensor, width: int) -> Tensor:
-        """Return pointers to elements of `width` bytes as addresses of real memory."""
-        found = pointers - MIDDLE
-        for memory in self._all:
-            at = memory.address + (pointers - memory.base) * width
-            found = torch.where(pointers >> SHIFT == memory.number, at, found)
-        return found
+        """Return pointers to elements of `width` bytes as addresses of the launching code."""
+        return addresses([(memory, memory.address) for memory in self._all], pointers, width)
 
     def pointers(self, addresses: Tensor, width: int) -> Tensor:
         """Return addresses, as tensor.data_ptr() gives them, as pointers into the tensors there."""
@@ -184,6 +137,18 @@ class Memories:
             at = memory.base + (addresses - start) // width
             found = torch.where(inside, at, found)
         return found
+
+
+def addresses(starts: Iterable[tuple[Memory, int]], pointers: Tensor, width: int) -> Tensor:
+    """Return pointers to elements of `width` bytes as addresses, given where each tensor starts."""
+    low, high = ends(pointers)
+    found = pointers - MIDDLE
+    for memory, start in starts:
+        at = start + (pointers - memory.base) * width
+        if low >> SHIFT == high >> SHIFT == memory.number:
+            return at
+        found = torch.where(pointers >> SHIFT == memory.number, at, found)
+    return found
 
 
 def reinterpreted(pointers: Tensor, width: int, other: int) -> Tensor:

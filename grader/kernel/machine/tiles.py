@@ -26,8 +26,9 @@ from grader.kernel.machine.arrays import (
     whole,
     zeros,
 )
+from grader.kernel.machine.outside import OutOfBounds
 from grader.kernel.machine.steps import Env, Run, Translation
-from grader.kernel.machine.tensors import OutOfBounds, reinterpreted
+from grader.kernel.machine.tensors import reinterpreted
 from grader.kernel.machine.ttir import Module, Operation
 
 Function = Callable[..., Tensor]

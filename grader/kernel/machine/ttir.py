@@ -175,6 +175,16 @@ class Module:
     def operations(self) -> Iterator[Operation]:
         return operations(block for blocks in self.functions.values() for block in blocks)
 
+    @property
+    def makers(self) -> dict[int, Operation]:
+        """The operation that makes each value; arguments of blocks have none."""
+        return {value: op for op in self.operations for value in op.results}
+
+    @property
+    def used(self) -> set[int]:
+        """The values that an operation or a branch uses."""
+        return {value for op in self.operations for value in op.uses}
+
     def type(self, value: int) -> Type:
         return self.types[value]
 

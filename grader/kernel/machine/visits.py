@@ -16,26 +16,21 @@ from typing import Any
 
 import torch
 
-from grader.kernel.machine import flow
+from grader.kernel.machine import flow, kinds
 from grader.kernel.machine.arrays import Tensor, filled
-from grader.kernel.machine.notes import LOOPS
 from grader.kernel.machine.parse import parse
 from grader.kernel.machine.program import Program
-from grader.kernel.machine.steps import Body, Env, Limits, Run, Stopped, Translation
+from grader.kernel.machine.steps import Body, Env, Limits, Run, Stopped
 from grader.kernel.machine.ttir import Block, Module, NotMeasured, Operation, Place, type_of
 
-_VISIT, _ACCESS = "visit", "access"
 _SMALL = type_of("i64")
+_VISIT = Operation("machine.visit", (), (), Place())
 _LIMITS = Limits(steps=4_000_000, seconds=10.0, elements=1 << 24, value_bytes=1 << 33)
 _MOST_SEEN = 2  # recorded rounds of an access
 _MOST_SECONDS = 1.0
 _ALIGNED = 512
 _APART = 1 << 44  # bytes between the addresses of two tensors
-_COMBINING = ("tt.reduce", "tt.scan", "tt.map_elementwise")
-_CONTROL = (*LOOPS, "scf.if")
-_KEPT = (*_CONTROL, "scf.yield", "scf.condition", "cf.br", "cf.cond_br", "tt.return")
-_ACCESSES = ("tt.load", "tt.store")
-_DATA = ("tt.load", *flow.STORES, "tt.dot", "tt.call")
+_DATA = (*kinds.ACCESSES, "tt.dot", "tt.call")
 
 
 class DependsOnData(NotMeasured):
@@ -162,23 +157,22 @@ class _Control(Program):
         self._needed = set[int]()
         self.asked: list[Operation] = []
         self._leave_out_data(module, addresses)
-        super().__init__(module, steps={_VISIT: self._visit, _ACCESS: self._access})
+        super().__init__(module)
 
     def _leave_out_data(self, module: Module, addresses: bool) -> None:
         """Find the values that control needs, and the accesses to record; shrink all others."""
         operations = list(module.operations)
-        makers = {value: op for op in operations for value in op.results}
-        blocks = (block for those in module.functions.values() for block in those)
-        labels = {block.label: block.arguments for block in blocks}
-        made = flow.made_of(module, lambda op: not op.regions or op.name in _COMBINING)
-        handed = [pair for op in operations for pair in _handed(op, labels)]
-        for value, other in handed:
+        makers = module.makers
+        made = flow.made_of(module, lambda op: not op.regions or op.name in kinds.COMBINING)
+        handed = [*flow.all_handed(module)]
+        for value, other in (pair for op in operations for pair in _alike(op)):
             made.setdefault(value, []).append(other)
+            handed.append((value, other))
         needed = flow.reached([value for op in operations for value in _decides(op)], made)
         if any(value in makers and _is_data(makers[value], module) for value in needed):
             raise DependsOnData("a loop or a branch depends on what the kernel computes")
         for op in operations if addresses else ():
-            if op.name in _ACCESSES and module.type(op.operands[0]).shape:
+            if op.name in ("tt.load", "tt.store") and module.type(op.operands[0]).shape:
                 own = flow.reached(list(_given(op)), made)
                 if not any(value in makers and makers[value].name in _DATA for value in own):
                     self.asked.append(op)
@@ -199,32 +193,33 @@ class _Control(Program):
         region = self.regions.get(block)
         if region is None:
             return super().body(block)
-        operations = [Operation(_VISIT, (), (), Place(), text=str(region.number))]
-        for op in block.operations:
-            if op.name in _KEPT or not self._needed.isdisjoint(op.results):
-                operations.append(op)
+        operations = [op for op in block.operations if op in self.asked or self._runs(op)]
+        for op in operations:
             if op in self.asked:
                 pointer = self.module.type(op.operands[0])
                 self.seen[op] = Seen(op, region.number, pointer.shape, pointer.width, [])
-                number = str(self.asked.index(op))
-                operations.append(Operation(_ACCESS, (), _given(op), op.place, text=number))
-        return super().body(dataclasses.replace(block, operations=operations))
+        found, row = super().body(dataclasses.replace(block, operations=operations)), region.number
 
-    def _visit(self, op: Operation, translation: Translation) -> Run:
-        row = self.counts[int(op.text)]
+        def visit(env: Env) -> None:
+            self.counts[row, env[0]] += 1
+
+        found.steps.insert(0, (_VISIT, visit))
+        return found
+
+    def _runs(self, op: Operation) -> bool:
+        return op.name in (*kinds.CONTROL, *kinds.ENDS) or not self._needed.isdisjoint(op.results)
+
+    def _step(self, op: Operation) -> Run | None:
+        if op not in self.seen:
+            return super()._step(op)
+        own = super()._step(op) if self._runs(op) else None
+        seen, (pointers, *mask) = self.seen[op], _given(op)
 
         def run(env: Env) -> None:
-            row[env[0]] += 1
-
-        return run
-
-    def _access(self, op: Operation, translation: Translation) -> Run:
-        seen = self.seen[self.asked[int(op.text)]]
-        pointers, *mask = op.operands
-
-        def run(env: Env) -> None:
+            if own is not None:
+                own(env)
             if len(seen.rounds) < _MOST_SEEN:
-                addresses = translation.state.memories.addresses(env[pointers], seen.width)
+                addresses = self.state.memories.addresses(env[pointers], seen.width)
                 seen.rounds.append((addresses, env[mask[0]] if mask else None))
             elif all(len(other.rounds) >= _MOST_SEEN for other in self.seen.values()):
                 raise _Enough
@@ -240,8 +235,8 @@ def _regions_of(module: Module) -> dict[Block, Region]:
         region = found[block] = Region(len(found), parent, loop)
         for op in block.operations:
             _note(op, region, module)
-            for inner in op.regions if op.name in _CONTROL else ():
-                add(inner[0], region, loop=op.name in LOOPS)
+            for inner in op.regions if op.name in kinds.CONTROL else ():
+                add(inner[0], region, loop=op.name in kinds.LOOPS)
 
     for blocks in module.functions.values():
         for block in blocks:
@@ -267,14 +262,11 @@ def _decides(op: Operation) -> tuple[int, ...]:
     return op.operands[:1] if op.name in ("scf.if", "scf.condition", "cf.cond_br") else ()
 
 
-def _handed(op: Operation, labels: dict[str, list[int]]) -> Iterator[tuple[int, int]]:
-    yield from flow.handed(op)
-    if op.name == "scf.for":  # a loop's result keeps its type if its variable does
-        yield from zip(op.results, op.regions[0][0].arguments[1:], strict=True)
-    elif op.name == "scf.while":
-        yield from zip(op.results, op.regions[1][0].arguments, strict=True)
-    for label, values in op.targets:
-        yield from zip(labels[label], values, strict=True)
+def _alike(op: Operation) -> Iterator[tuple[int, int]]:
+    """Yield each result of a loop with its variable: one keeps its type if the other does."""
+    if op.name in kinds.LOOPS:
+        carried = op.regions[-1][0].arguments[1 if op.name == "scf.for" else 0 :]
+        yield from zip(op.results, carried, strict=True)
 
 
 def _note(op: Operation, region: Region, module: Module) -> None:
@@ -283,7 +275,7 @@ def _note(op: Operation, region: Region, module: Module) -> None:
     if op.name == "tt.dot":
         depth = module.type(op.operands[0]).shape[-1]
         region.macs += module.type(op.results[0]).numel * depth
-    elif op.name in ("tt.load", *flow.STORES):
+    elif op.name in kinds.ACCESSES:
         pointer = module.type(op.operands[0])
         size = pointer.numel * pointer.width
         if op.name == "tt.load":

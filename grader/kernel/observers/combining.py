@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from grader.kernel.machine import elementwise, events
 from grader.kernel.machine.arrays import Tensor, cast
-from grader.kernel.machine.notes import NOTHING, together
+from grader.kernel.machine.notes import together
 from grader.kernel.machine.ttir import Operation, operations
 from grader.kernel.observers import trace
 from grader.kernel.observers.knowledge import Note, Rows, is_outer
@@ -40,6 +41,17 @@ _HIDDEN = -1e4
 _COUNTS = 1e-3  # of the largest weight beside it
 
 
+class Side(NamedTuple):
+    """An operand of an elementwise operation, with its note if it has the result's shape."""
+
+    data: Tensor
+    note: Note | None
+
+    @property
+    def is_of_pairs(self) -> bool:
+        return self.note is not None and self.note.is_of_pairs
+
+
 class Combining:
     """Derives the notes of elementwise results from those of the operands."""
 
@@ -52,23 +64,21 @@ class Combining:
         """Return the note of an elementwise result."""
         type = event.types[-1]
         outer = is_outer(event.operands, event.results[0])
-        if outer and type.is_float and event.op.name != _CHOICE:
-            self._record.counters[Counter.MULTIPLY_ADDS] += type.numel * len(event.programs)
-            self._record.counters[Counter.OF_ELEMENTS] += type.numel * len(event.programs)
-        else:
-            self._record.counters[Counter.BESIDE] += products(event, [event.op])
-        notes = [
-            note if own.shape == type.shape else NOTHING
-            for note, own in zip(event.notes, event.types, strict=False)
+        outer = outer and type.is_float and event.op.name != _CHOICE
+        count = type.numel * len(event.programs) if outer else products(event, [event.op])
+        self._record.count_products(count, of_elements=outer)
+        sides = [
+            Side(data, note if own.shape == type.shape else None)
+            for data, note, own in zip(event.operands, event.notes, event.types, strict=False)
         ]
-        known = [note for note in notes if note is not NOTHING]
+        known = [side.note for side in sides if side.note is not None]
         axes = merged(known)
         self._nans.look(event, axes)
         if not known:
-            return NOTHING
-        condition, of_pairs = event.operands[0], any(map(_of_pairs, notes))
+            return None
+        condition, of_pairs = event.operands[0], any(side.is_of_pairs for side in sides)
         if event.op.name == _CHOICE and not of_pairs and condition[0].numel() == 1:
-            return _of_programs(condition.flatten(), *notes[1:])
+            return _of_programs(condition.flatten(), *(side.note for side in sides[1:]))
         if not _sums_up(event, known):
             self._placement.meet(known, len(event.programs), type.shape)
         product = next((note.product for note in known if note.product), None)
@@ -76,48 +86,43 @@ class Combining:
         if event.op.name == _PRODUCT and len(axes) == 3 and len(known) == 2:
             factors = tuple(zip(known, event.operands, event.types, strict=False))
         note = Note(axes, product=product, factors=factors)
-        if note.is_of_pairs:
-            return self._of_pairs(event, notes, note)
-        return note
+        return self._of_pairs(event, sides, note) if note.is_of_pairs else note
 
     def applied(self, event: events.Computed) -> None:
         """Note products in the function that a reduction or a scan applies to elements."""
         inside = [op for region in event.op.regions for op in operations(region)]
         if len(inside) > 2 or inside[0].name in _PRODUCTS:  # else a sum or a maximum, and the end
-            self._record.counters[Counter.BESIDE] += products(event, inside)
+            self._record.count_products(products(event, inside), of_elements=False)
 
-    def _of_pairs(self, event: events.Computed, notes: list[Any], note: Note) -> Note:
+    def _of_pairs(self, event: events.Computed, sides: list[Side], note: Note) -> Note:
+        """Return the note of a tile of pairs, of which `note` has the axes and the product."""
         (result,), name, record = event.results, event.op.name, self._record
-        known = [other for other in notes if other is not NOTHING]
-        weights = name in _EXPONENTIALS or any(other.weights for other in known)
+        known = [side.note for side in sides if side.note is not None]
         over_queries = note.axes[0].of_queries
         keys = 2 if over_queries else 1
-        tiles = event.operands, notes
-        hidden, mask = _follow(name, result, *tiles, keys, weights=weights)
+        weights = name in _EXPONENTIALS or any(other.weights for other in known)
+        hidden, mask = _follow(name, result, sides, keys, weights=weights)
         mask_line = max(other.mask_line for other in known)
         by_factor = name == _PRODUCT and mask is not None
         made = mask is not None and not mask_line
         made = made and (by_factor or bool(((mask > 0) & (mask < trace.DROWNED)).any()))
         # What was hidden before may be hidden once more, where the scores say so themselves.
-        anew = name == _CHOICE and not (_of_pairs(notes[0]) and notes[0].mask_line)
+        anew = name == _CHOICE and not (sides[0].is_of_pairs and sides[0].note.mask_line)
         if anew or made:
             mask_line = self._made_at(event) or record.where.line
-            record.arrays["mask_lines"][record.kernel] = mask_line
-            rows = "queries" if over_queries else "keys"
-            record.arrays["mask_rows"][record.kernel] = trace.MASK_ROWS.index(rows)
-        of_scores = [other for other in known if other.is_of_pairs]
-        decided = min(other.decided for other in of_scores) if of_scores else 0
-        if name == _CHOICE and list(map(_of_pairs, notes)) == [True, False, False]:
+            rows = trace.MASK_ROWS.index("queries" if over_queries else "keys")
+            record.of_kernel["mask_line"], record.of_kernel["mask_rows"] = mask_line, rows
+        decided = min((side.note.decided for side in sides if side.is_of_pairs), default=0)
+        if name == _CHOICE and [side.is_of_pairs for side in sides] == [True, False, False]:
             decided = record.where.line
-        note = Note(
-            note.axes, hidden, mask, mask_line, weights, False, note.product, decided=decided
-        )
+        pairs = {"hidden": hidden, "mask": mask, "mask_line": mask_line, "weights": weights}
+        note = dataclasses.replace(note, decided=decided, **pairs)
         if name in _EXPONENTIALS:
             shown = _shows(result, note, keys)
             if shown is not None and bool(shown.any()):
                 record.note_line(Counter.SHOWN_LINE)
-        if by_factor and bool(_raises(result, *tiles, weights=weights).any()):
-            record.arrays["raised_lines"][record.kernel] = record.where.line
+        if by_factor and bool(_raises(result, sides, weights=weights).any()):
+            record.of_kernel["raised_line"] = record.where.line
         return note
 
     def _made_at(self, event: events.Computed) -> int:
@@ -142,7 +147,7 @@ def _of_programs(condition: Tensor, one: Any, other: Any) -> Any:
         return one if bool(condition[0]) else other
     yes, no = condition.nonzero()[:, 0], (~condition).nonzero()[:, 0]
     place = torch.cat([yes, no]).argsort()
-    return together([one[yes], other[no]], [len(yes), len(no)], place)
+    return together([one and one[yes], other and other[no]], [len(yes), len(no)], place)
 
 
 def _sums_up(event: events.Computed, known: list[Note]) -> bool:
@@ -167,62 +172,51 @@ def merged(known: list[Note]) -> tuple[Rows | None, ...]:
 
 
 def _follow(
-    name: str,
-    result: Tensor,
-    operands: Sequence[Tensor],
-    notes: Sequence[Any],
-    keys: int,
-    *,
-    weights: bool,
+    name: str, result: Tensor, sides: Sequence[Side], keys: int, *, weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return which pairs of a result are hidden, and its mask as in `trace.Trace`.
 
-    `notes` are those of the operands, `keys` is the axis of the keys, and `weights` says whether
-    the result comes from an exponential.
+    `keys` is the axis of the keys; `weights` says whether the result comes from an exponential.
     """
-    known = [note for note in notes if isinstance(note, Note)]
+    known = [side.note for side in sides if side.note is not None]
     # After the exponential a large negative number is no masked score: it may be dS.
     far = torch.zeros((1,) * result.dim(), dtype=torch.bool) if weights else result <= _HIDDEN
     before = [note.hidden for note in known if note.hidden is not None]
     masks = [note.mask for note in known if note.mask is not None]
-    sides = []
     if name == _CHOICE:  # a pair is hidden as in the tile of scores that is chosen
-        sides = [*zip(operands[1:], notes[1:], (operands[0], ~operands[0]), strict=True)]
-        before = [
-            n.hidden & there for _, n, there in sides if _of_pairs(n) and n.hidden is not None
-        ]
+        chosen = list(zip(sides[1:], (sides[0].data, ~sides[0].data), strict=True))
+        held = [(s.note.hidden, there) for s, there in chosen if s.is_of_pairs]
+        before = [hidden & there for hidden, there in held if hidden is not None]
+        hidden = functools.reduce(torch.logical_or, before, far)
+        for data, there in ((s.data, there) for s, there in chosen if not s.is_of_pairs):
+            if weights:
+                hidden = hidden | (there & ~_any_pair(data != 0))
+            masks.append(_marked(there & ~hidden))
+        return hidden, functools.reduce(torch.maximum, masks) if masks else None
     hidden = functools.reduce(torch.logical_or, before, far)
-    if name == _CHOICE:
-        for side, note, there in sides:
-            if not _of_pairs(note):
-                if weights:
-                    hidden = hidden | (there & ~_any_pair(side != 0))
-                masks.append(_marked(there & ~hidden))
-    elif name == _PRODUCT:
-        for side, note in zip(operands, notes, strict=True):
-            zero = side == 0
-            if _of_pairs(note):
-                continue
+    if name == _PRODUCT:
+        for zero in (side.data == 0 for side in sides if not side.is_of_pairs):
             if weights:
                 hidden = hidden | zero
             elif bool(zero.any()) and not bool(zero.all()):  # a mask as a factor
                 mixed = _any_pair(zero) & _any_pair(~zero)
                 masks.append(_marked(zero & ~hidden) * mixed)
     elif name in _SUMS and not weights:
-        added = _added(name, operands, notes, keys)
+        added = _added(name, sides, keys)
         if added is not None:
             masks.append(_marked(added & ~hidden))
         elif bool(far.any()):
-            drowned = far & _of_rows(operands, notes, keys)
+            drowned = far & _of_rows(sides, keys)
             drowned = functools.reduce(torch.logical_and, (~tile for tile in before), drowned)
             masks.append(cast(drowned, torch.uint8) * trace.DROWNED)
     return hidden, functools.reduce(torch.maximum, masks) if masks else None
 
 
-def _added(name: str, operands: Sequence[Tensor], notes: Sequence[Any], keys: int) -> Tensor | None:
+def _added(name: str, sides: Sequence[Side], keys: int) -> Tensor | None:
     """Return where an added tile, 0 elsewhere, hides scores; None if no operand is such a tile."""
-    for number, (data, note) in enumerate(zip(operands, notes, strict=True)):
-        if _of_pairs(note) or data.shape[keys] == 1:  # one number for each query: a maximum
+    for number, side in enumerate(sides):
+        data = side.data
+        if side.is_of_pairs or data.shape[keys] == 1:  # one number for each query: a maximum
             continue
         down = data >= -_HIDDEN if number and name == _DIFFERENCE else data <= _HIDDEN
         if bool(down.any()) and bool((down | (data == 0)).all()):
@@ -230,27 +224,23 @@ def _added(name: str, operands: Sequence[Tensor], notes: Sequence[Any], keys: in
     return None
 
 
-def _of_rows(operands: Sequence[Tensor], notes: Sequence[Any], keys: int) -> Tensor:
+def _of_rows(sides: Sequence[Side], keys: int) -> Tensor:
     """Return in which programs an operand is a number for each query, the same for all keys."""
-    found = torch.zeros((1,) * operands[0].dim(), dtype=torch.bool)
-    for data, note in zip(operands, notes, strict=True):
-        if not _of_pairs(note):
-            first = data.narrow(keys, 0, 1)
-            found = found | ~_any_pair(~((data == first) | data.isnan()))
+    found = torch.zeros((1,) * sides[0].data.dim(), dtype=torch.bool)
+    for data in (side.data for side in sides if not side.is_of_pairs):
+        first = data.narrow(keys, 0, 1)
+        found = found | ~_any_pair(~((data == first) | data.isnan()))
     return found
 
 
-def _raises(
-    result: Tensor, operands: Sequence[Tensor], notes: Sequence[Any], *, weights: bool
-) -> Tensor:
+def _raises(result: Tensor, sides: Sequence[Side], *, weights: bool) -> Tensor:
     """Return where a factor has made masked scores as large as others, NaN or 0."""
     raised = result >= -_HIDDEN
     if not weights:  # a factor below 0, and one of 0
         raised = raised | result.isnan() | (result == 0)
     masked = torch.zeros((1,) * result.dim(), dtype=torch.bool)
-    for data, note in zip(operands, notes, strict=True):
-        if _of_pairs(note):
-            masked = masked | (data <= _HIDDEN)
+    for data in (side.data for side in sides if side.is_of_pairs):
+        masked = masked | (data <= _HIDDEN)
     return raised & masked
 
 
@@ -314,10 +304,6 @@ class Nans:
                 counters[Counter.NAN_SIGN] = _sign(taken[first][lanes[first]])
         self._kinds.add(kind)
         counters[Counter.NAN_KINDS] = len(self._kinds)
-
-
-def _of_pairs(note: Any) -> bool:
-    return isinstance(note, Note) and note.is_of_pairs
 
 
 def _any(flags: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ import torch
 
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import Tensor
-from grader.kernel.machine.notes import NOTHING
 from grader.kernel.machine.ttir import Type
 from grader.kernel.observers.operands import QUERY_SIDE
 from grader.kernel.observers.record import as_numpy
@@ -109,8 +108,8 @@ class Note:
         return dataclasses.replace(self, axes=axes, hidden=hidden, mask=mask, factors=())
 
     def together(self, notes: Sequence[Any], counts: Sequence[int], place: Tensor) -> Note:
-        """Merge the notes of several parts into one, as `Nothing.together` does."""
-        known = [note for note in notes if note is not NOTHING]
+        """Merge the notes of several parts into one, as `notes.together` does."""
+        known = [note for note in notes if note is not None]
         if len(known) < len(notes):
             return Note((None,) * len(self.axes))
         axes = tuple(
@@ -143,7 +142,7 @@ class Tile:
 
     @property
     def turned(self) -> Tile:
-        note = self.note if self.note is NOTHING else self.note.moved(self.note.axes[::-1], _turn)
+        note = self.note and self.note.moved(self.note.axes[::-1], _turn)
         return Tile(note, self.axes[::-1], _turn(self.numbers))
 
     def of_pairs(self, name: str, nothing: Any) -> np.ndarray:
@@ -196,7 +195,7 @@ def _plane(
 def moved(event: events.Computed) -> Any:
     """Return the note of a tile whose axes an operation has moved."""
     note, op, types = event.notes[0], event.op, event.types
-    if note is NOTHING:
+    if note is None:
         return note
     axes = note.axes
     if op.name == "tt.expand_dims":

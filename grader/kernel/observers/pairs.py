@@ -57,55 +57,57 @@ class Pairs:
             The size of the tile, queries by keys.
         """
         record, shape, (free, own) = self._record, self._record.shape, weights.axes
-        counters, size = record.counters, (free.ids.shape[1], values.ids.shape[1])
+        size = free.ids.shape[1], values.ids.shape[1]
         if own.of_queries != values.of_queries:
             record.note_line(Counter.TURNED_LINE)
-            counters[Counter.TURNED] = OPERANDS.index(values.operand)
+            record.counters[Counter.TURNED] = OPERANDS.index(values.operand)
             return size
         if not weights.note.weights:
-            record.arrays["bare"][product] = record.where.line
+            record.arrays["products"]["bare"][product] = record.where.line
         if weights.note.decided:
-            record.arrays["bare"][SCORES] = weights.note.decided
+            record.arrays["products"]["bare"][SCORES] = weights.note.decided
         lengths = shape.seqlen_k, shape.seqlen_q
-        length = lengths[values.of_queries]
+        self._note_apart(own, values, lengths[values.of_queries])
         kept = _of_its_head(free, lengths[not values.of_queries])
-        summed = _of_its_head(values, length)
+        summed = _of_its_head(values, lengths[values.of_queries])
         places = self._places(free, values)
         if values.of_queries:
             places = self._places(values, free).swapaxes(1, 2)
         self._reach_on(product, places, (free.ids >= 0, values.ids >= 0), (kept, summed))
-        both = (values.ids >= 0) & (own.ids >= 0)
-        rows_differ = (both & (own.ids % length != values.ids % length)).any(1)
-        if rows_differ.any():
-            counters[Counter.MISMATCHED] += int(rows_differ.sum())
-            record.note_line(Counter.MISMATCHED_LINE)
-        if ((both & (own.ids != values.ids)).any(1) & ~rows_differ).any():
-            record.note_line(Counter.HEADS_APART_LINE)
-            counters[Counter.HEADS_APART] = OPERANDS.index(values.operand)
         taken, mask = ~weights.of_pairs("hidden", False), weights.of_pairs("mask", np.uint8(0))
         if values.operand == "v" and not summed.all():
             number = int((taken & _crossed(kept, ~summed)).sum())
             if number:
-                counters[Counter.PADDING_TAKEN] += number
+                record.counters[Counter.PADDING_TAKEN] += number
                 record.note_line(Counter.PADDING_LINE)
         # Lanes with clamped indices hold the last row again: along the kept axis they only repeat
         # its result, along the summed axis each of them counts.
         first = _first_lanes(free.ids, kept)
         if first is not None:
             kept = kept & (first == np.arange(size[0]))
-        twice = np.broadcast_to(False, taken.shape)
-        first = _first_lanes(values.ids, summed)
+        times, first = taken.view(np.uint8), _first_lanes(values.ids, summed)
         if first is not None:
-            taken, mask, twice = _merged(first, taken & _crossed(kept, summed), mask)
+            times, mask = _merged(first, taken & _crossed(kept, summed), mask)
             summed = summed & (first == np.arange(size[1]))
         if values.operand == "v":
             self._note_heads("v_heads", free, values, kept, summed)
         there = _crossed(kept, summed)
         for column in np.unique(values.column).tolist():
             here = there & (values.column == column)[:, None, None]
-            for part in self._parted(here, places, taken, mask, twice):
+            for part in self._parted(here, places, times, mask):
                 self._note(product, column, self._number(weights.note.mask_line), *part)
         return size[::-1] if values.of_queries else size
+
+    def _note_apart(self, own: Rows, values: Rows, length: int) -> None:
+        """Note programs in which weights meet other rows than their own, or rows of other heads."""
+        record, both = self._record, (values.ids >= 0) & (own.ids >= 0)
+        rows_differ = (both & (own.ids % length != values.ids % length)).any(1)
+        if rows_differ.any():
+            record.counters[Counter.MISMATCHED] += int(rows_differ.sum())
+            record.note_line(Counter.MISMATCHED_LINE)
+        if ((both & (own.ids != values.ids)).any(1) & ~rows_differ).any():
+            record.note_line(Counter.HEADS_APART_LINE)
+            record.counters[Counter.HEADS_APART] = OPERANDS.index(values.operand)
 
     def _note(
         self,
@@ -113,12 +115,11 @@ class Pairs:
         column: int,
         mask_line: int,
         places: np.ndarray,
-        taken: np.ndarray,
+        times: np.ndarray,
         mask: np.ndarray,
-        twice: np.ndarray,
     ) -> None:
-        """Note pairs that are taken or masked; no place occurs twice."""
-        arrays = self._record.arrays
+        """Note pairs that a program takes `times`, or that are masked; no place occurs twice."""
+        taken, arrays = times > 0, self._record.arrays
         tables = {name: arrays[name][product].reshape(-1) for name in OF_PAIRS}
         tables["met"][places] = 1
         loop = self._number(self._record.where.loop)
@@ -126,7 +127,7 @@ class Pairs:
             self._taken[product, column] = np.zeros(self._record.shape.pairs, bool)
         known = self._taken[product, column]
         before = known[places]
-        again = places[before & taken | twice]
+        again = places[before & taken | (times > 1)]
         tables["twice"][again] = 1
         tables["again_at"][again] = loop
         tables["taken_at"][places[taken & ~before]] = loop
@@ -188,7 +189,7 @@ class Pairs:
     def _number(self, line: int) -> int:
         """Return the number of a line in the table of lines, 0 when that is full."""
         if line not in self._numbers and len(self._numbers) < SOURCE_LINES:
-            self._record.arrays["lines"][len(self._numbers)] = line
+            self._record.arrays["lines"]["line"][len(self._numbers)] = line
             self._numbers[line] = len(self._numbers)
         return self._numbers.get(line, 0)
 
@@ -236,7 +237,7 @@ def _first_lanes(ids: np.ndarray, there: np.ndarray) -> np.ndarray | None:
 
 
 def _merged(first: np.ndarray, taken: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Merge lanes of one row along the last axis; return taken, mask, and taken twice.
+    """Merge lanes of one row along the last axis; return how many of them are taken, and the mask.
 
     The results of a row are in its first lane.
     """
@@ -245,4 +246,4 @@ def _merged(first: np.ndarray, taken: np.ndarray, mask: np.ndarray) -> tuple[np.
     times, most = np.zeros(taken.shape, np.int64), np.zeros(mask.shape, np.uint8)
     np.add.at(times, index, taken)
     np.maximum.at(most, index, mask)
-    return times > 0, most, times > 1
+    return times, most

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from grader.kernel.observers.knowledge import Note, Rows
+from grader.kernel.observers.places import Touched
 from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.trace import MADE, OUTPUTS, PRODUCTS, SCRATCH, STATISTIC, TAGGED
 
@@ -25,7 +26,7 @@ class Placement:
 
     def meet(self, known: list[Note], programs: int, shape: tuple[int, ...]) -> None:
         """Note where an operation combines tiles with different rows at the same places."""
-        if len(known) < 2 or self._apart.any():
+        if len(known) < 2 or any(self._apart[0]):
             return
         for pair in itertools.combinations(known, 2):
             axes = [
@@ -67,34 +68,23 @@ class Placement:
     def _note_apart(self, one: Any, other: Any, row: Any, other_row: Any, *more: int) -> None:
         kinds = TAGGED.index(one.operand), TAGGED.index(other.operand)
         rows = int(row) + 1, int(other_row) + 1
-        self._apart[:] = self._record.where.line, *kinds, *rows, *more
+        self._apart[0] = self._record.where.line, *kinds, *rows, *more
 
     def multiplied(self, one: Rows, other: Rows) -> None:
         """Note a dot over head_dim of tiles that begin at different columns."""
         where = np.flatnonzero(one.column != other.column)
-        if where.size and not self._columns[0].any():
+        if where.size and not any(self._columns[0]):
             columns = one.column[where[0]], other.column[where[0]]
             self._columns[0] = self._record.where.line, *columns
 
     def store(
-        self,
-        start: int,
-        tensor: Any,
-        note: Any,
-        active: np.ndarray,
-        rows: np.ndarray,
-        columns: np.ndarray,
+        self, touched: Touched, tensor: Any, note: Any, rows: np.ndarray, columns: np.ndarray
     ) -> None:
-        """Note which rows of a tensor a tile of results is stored to.
+        """Note which rows and columns of a tensor each lane of a tile of results is stored to.
 
-        Args:
-            start: where the tensor begins.
-            tensor: of (batch, heads, rows) or (batch, heads, rows, columns).
-            note: that of the stored tile.
-            active: which lanes of each program are stored.
-            rows: the row of the tensor that each lane is stored to.
-            columns: the column likewise.
+        The tensor has the axes (batch, heads, rows), or these and columns; `note` is the tile's.
         """
+        start, active = touched.start, touched.active
         if tensor.dim() == 4:
             self._store_product(start, getattr(note, "product", None), active, columns)
         for axis, held in enumerate(getattr(note, "axes", ())):
@@ -123,7 +113,7 @@ class Placement:
                 self._products[start] = None
         stored = np.where(active, columns, 2**31).reshape(len(active), -1).min(1)
         where = np.flatnonzero((stored != first) & (stored < 2**31))
-        if where.size and not self._columns[1].any():
+        if where.size and not any(self._columns[1]):
             self._columns[1] = self._record.where.line, first[where[0]], stored[where[0]]
 
     def _is_of(self, tensor: Any, rows: Rows) -> bool:
@@ -142,8 +132,8 @@ class Placement:
                 misplaced[OUTPUTS.index(name)] = written
             product = self._products.get(start)
             if name in PRODUCTS and product is not None and PRODUCTS[product[0]] != name:
-                stored = self._record.arrays["stored_products"]
-                stored[PRODUCTS.index(name)] = product[0] + 1, product[1]
+                stored = self._record.arrays["products"][PRODUCTS.index(name)]
+                stored["stored"], stored["stored_line"] = product[0] + 1, product[1]
         for start, (written, _, scratch) in self._astray.items():
             if scratch and start not in starts.values():
                 misplaced[OUTPUTS.index(SCRATCH)] = written

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from grader.kernel.machine import events
-from grader.kernel.machine.arrays import Tensor, ends, ones, whole
-from grader.kernel.machine.notes import NOTHING
-from grader.kernel.machine.tensors import SHIFT, Memory, extent
+from grader.kernel.machine.arrays import ones, whole
+from grader.kernel.machine.tensors import SHIFT, Memory, addresses, extent
 from grader.kernel.machine.ttir import Type
 from grader.kernel.observers.knowledge import Note, Rows
 from grader.kernel.observers.operands import Operand, find_operand
@@ -92,49 +91,56 @@ class Places:
         mask = event.operands[where] if where < len(event.operands) else None
         active = ones((1,) * pointers.dim(), dtype=torch.bool) if mask is None else mask
         active = as_numpy(whole(active, type.shape, count))
-        addresses = as_numpy(whole(self._addresses(pointers, width), type.shape, count))
+        starts = [(memory, memory.flat.data_ptr()) for memory in self._memories]
+        found = as_numpy(whole(addresses(starts, pointers, width), type.shape, count))
         programs = as_numpy(event.programs)
         first = pointers.flatten(1)[:, 0] if pointers.dim() > 1 else pointers
         numbers = as_numpy((first >> SHIFT).expand(count))
-        starts = {memory.number: memory.flat.data_ptr() for memory in self._memories}
+        begins = {memory.number: start for memory, start in starts}
         for number in np.unique(numbers).tolist():
             chosen: Any = slice(None)
             if (numbers != number).any():
                 chosen = np.flatnonzero(numbers == number)
-            parts = (array[chosen] for array in (programs, addresses, active))
-            yield Touched(starts.get(number, 0), chosen, *parts, width)
-
-    def _addresses(self, pointers: Tensor, width: int) -> Tensor:
-        low, high = ends(pointers)
-        found = torch.zeros_like(pointers)
-        for memory in self._memories:
-            at = memory.flat.data_ptr() + (pointers - memory.base) * width
-            if low >> SHIFT == high >> SHIFT == memory.number:
-                return at
-            found = torch.where(pointers >> SHIFT == memory.number, at, found)
-        return found
+            parts = (array[chosen] for array in (programs, found, active))
+            yield Touched(begins.get(number, 0), chosen, *parts, width)
 
 
-def rows_of(
-    operand: Operand, rows: np.ndarray, columns: np.ndarray, touched: Touched
-) -> tuple[int | None, int, Any]:
-    """Return the axis of an operand's rows in a tile, how many programs do not fit, and the note.
+@dataclasses.dataclass(frozen=True)
+class Located:
+    """Where the lanes of an access lie in an operand: `rows` and `columns`, row -1 for none.
 
-    A program does not fit if lanes at one place of that axis lie in different rows.
+    `axis` is that of the tile along which programs hold rows, None if there is none, and `note` the
+    note of a tile that is loaded. `apart` programs do not fit that axis: lanes at one place of it
+    lie in different rows.
     """
-    active, dims, made = touched.active, rows.ndim - 1, operand.name in MADE
-    if not active.any():
-        return None, 0, NOTHING if made else _padding(touched.addresses[0], operand)
-    axis, ids = 0, np.where(active, rows, -1)
-    if not made or dims != 1:
-        axis, ids, fitting = _row_axis(ids, active, columns)
-        if fitting < len(rows):
-            return axis, len(rows) - fitting, NOTHING
-    first = np.zeros(1, np.int64)
-    if not made:
-        first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
-        first[first == 2**31] = 0
-    return axis, 0, _note(operand.name, ids, first, axis, dims, loaded=not made)
+
+    operand: Operand
+    touched: Touched
+    rows: np.ndarray
+    columns: np.ndarray
+    axis: int | None = None
+    apart: int = 0
+    note: Note | None = None
+
+    @classmethod
+    def of(cls, operand: Operand, touched: Touched) -> Located:
+        """Locate an access of an operand."""
+        rows, columns = operand.locate(touched.addresses)
+        active, dims, made = touched.active, rows.ndim - 1, operand.name in MADE
+        places = operand, touched, rows, columns
+        if not active.any():
+            return cls(*places, note=None if made else _padding(touched.addresses[0], operand))
+        axis, ids = 0, np.where(active, rows, -1)
+        if not made or dims != 1:
+            axis, ids, fitting = _row_axis(ids, active, columns)
+            if fitting < len(rows):
+                return cls(*places, axis, len(rows) - fitting)
+        first = np.zeros(1, np.int64)
+        if not made:
+            first = np.where(active, columns, 2**31).reshape(len(rows), -1).min(1)
+            first[first == 2**31] = 0
+        note = _note(operand.name, ids, first, axis, dims, loaded=not made)
+        return cls(*places, axis, note=note)
 
 
 def _note(
@@ -144,10 +150,10 @@ def _note(
     return Note(tuple(rows if i == axis else None for i in range(dims)), loaded=loaded)
 
 
-def _padding(addresses: np.ndarray, operand: Operand) -> Any:
+def _padding(addresses: np.ndarray, operand: Operand) -> Note | None:
     """Return the note of a tile without active lanes; its rows lie along the larger stride."""
     if addresses.ndim != 2 or min(addresses.shape) < 2:
-        return NOTHING
+        return None
     down, along = addresses[1, 0] - addresses[0, 0], addresses[0, 1] - addresses[0, 0]
     axis = int(abs(down) < abs(along))
     nobody = np.full((1, addresses.shape[axis]), -1)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from grader.kernel.machine import events
+from grader.kernel.machine import events, flow, kinds
 from grader.kernel.machine.arrays import Tensor
-from grader.kernel.machine.notes import ASKING, NOTHING
-from grader.kernel.machine.ttir import Block, Operation, Type
+from grader.kernel.machine.notes import ASKING
+from grader.kernel.machine.ttir import Operation, Type, operations
 from grader.kernel.observers import trace
 from grader.kernel.observers.combining import Nans
 from grader.kernel.observers.knowledge import Note, Rows, Tile, as_dot, is_outer
@@ -24,7 +24,6 @@ from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.trace import OTHER, SCORES, Counter
 
 _DOT, _SUM = "tt.dot", "arith.addf"
-_HANDING_ON = ("scf.yield", "scf.condition")
 PRODUCT_OF = {"v": 0, "dout": 1, "q": 2, "k": 3}  # by the operand whose rows the weights multiply
 
 
@@ -60,7 +59,7 @@ class Products:
         if batch:  # whose rows are unknown
             counters[Counter.UNKNOWN_DOTS] += count
             self._count(count, OTHER, size, (0, 0))
-            return NOTHING
+            return None
         tiles = list(zip(event.notes, event.operands, event.types, strict=False))[:2]
         a, b = (_tile(*tile, len(event.programs)) for tile in tiles)
         product, tile = self._note(a, b, event)
@@ -83,38 +82,41 @@ class Products:
             values = other if rows else inner
             if values.operand in PRODUCT_OF:
                 made = PRODUCT_OF[values.operand], self._record.where.line, values.column
-        return Note((rows, columns), product=made) if rows or columns or made else NOTHING
+        return Note((rows, columns), product=made) if rows or columns or made else None
 
     def reduced(self, event: events.Computed) -> Any:
         """Return the note of a reduction; a sum of elementwise products may be a dot."""
         note, axis = event.notes[0], event.op.number("axis")
-        combined, maker = event.op.regions[0][0].operations[0].name, event.makers[0]
-        multiplied = maker is not None and maker.name == "arith.mulf"
-        counters, products = self._record.counters, event.types[0].numel * len(event.programs)
-        if combined == _SUM and multiplied and len(event.types[0].shape) < 3:
-            # Products of a row and a tile, or of two rows; those of two tiles count as a dot.
-            counters[Counter.MULTIPLY_ADDS] += products
-            counters[Counter.OF_ELEMENTS] += products
-            if len(event.types[0].shape) == 2:
-                counters[Counter.BESIDE] -= products  # where Combining has counted them
-        if note is NOTHING or not any(note.axes):
-            return NOTHING
+        adds = event.op.regions[0][0].operations[0].name == _SUM
+        if adds and event.makers[0] is not None and event.makers[0].name == "arith.mulf":
+            self._count_sum(event)
+        if note is None or not any(note.axes):
+            return None
         if note.is_of_pairs and note.axes[axis].of_queries:
             self._record.note_line(Counter.OVER_QUERIES_LINE)
-        dot = as_dot(*note.factors, axis) if note.factors and combined == _SUM else ()
+        dot = as_dot(*note.factors, axis) if note.factors and adds else ()
         if dot:
+            products = event.types[0].numel * len(event.programs)
+            outer = is_outer([array for _, array, _ in note.factors], event.operands[0])
             # Combining has counted the products already.
-            if is_outer([array for _, array, _ in note.factors], event.operands[0]):
-                counters[Counter.MULTIPLY_ADDS] -= products
-                counters[Counter.OF_ELEMENTS] -= products
-            else:
-                counters[Counter.BESIDE] -= products
-            into = NOTHING, torch.zeros((1, 1, 1)), event.types[-1]
+            self._record.count_products(-products, of_elements=outer)
+            into = None, torch.zeros((1, 1, 1)), event.types[-1]
             notes, operands, kinds = zip(*dot, into, strict=True)
             changed = {"notes": notes, "operands": operands, "types": (*kinds, event.types[-1])}
             return self.multiplied(dataclasses.replace(event, **changed))
         axes = (*note.axes[:axis], *note.axes[axis + 1 :])
-        return Note(axes) if any(axes) else NOTHING
+        return Note(axes) if any(axes) else None
+
+    def _count_sum(self, event: events.Computed) -> None:
+        """Count a sum of products of a row and a tile, or of two rows, as multiply-adds.
+
+        Sums of products of two tiles count as dots, where they are recognised.
+        """
+        products, dims = event.types[0].numel * len(event.programs), len(event.types[0].shape)
+        if dims < 3:
+            self._record.count_products(products, of_elements=True)
+        if dims == 2:  # where Combining has counted them
+            self._record.count_products(-products, of_elements=False)
 
     def _note(self, a: Tile, b: Tile, event: events.Computed) -> tuple[int, tuple[int, int]]:
         """Return the index of a product, and the size of its tile, queries by keys."""
@@ -151,13 +153,13 @@ class Products:
         if event.op not in self._doubles:
             self._doubles[event.op] = _doubles(event.op, event.loops)
         if self._doubles[event.op]:
-            self._record.arrays["doubled"][product] = self._record.where.line
+            self._record.arrays["products"]["doubled"][product] = self._record.where.line
         if event.op not in self._replaced:
             self._replaced[event.op] = _is_replaced(event.op, event.loops)
         if self._replaced[event.op]:
             key, programs = (event.op, product), as_numpy(event.programs)
             had = self._lost.setdefault(key, np.zeros(self._record.programs, bool))
-            lines = self._record.arrays["discarded"]
+            lines = self._record.arrays["products"]["discarded"]
             if had[programs].any() and not lines[product]:
                 lines[product] = self._record.where.line
             had[programs] = True
@@ -170,10 +172,9 @@ class Products:
         self._dots[key] = self._dots.get(key, 0) + number
 
     def write(self) -> None:
-        table = self._record.arrays["dots"]
-        for row, (key, count) in zip(table, self._dots.items(), strict=False):
-            row[:] = *key[:6], count, *key[6:]
-        if len(self._dots) > trace.LINES:  # dots beyond the table are unknown
+        rows = [(*key, count) for key, count in self._dots.items()]
+        self._record.arrays["dots"][: len(rows)] = rows[: trace.LINES]
+        if len(rows) > trace.LINES:  # dots beyond the table are unknown
             self._record.counters[Counter.UNKNOWN_DOTS] += 1
 
 
@@ -199,17 +200,13 @@ def _is_replaced(op: Operation, loops: tuple[Operation, ...]) -> bool:
     """Whether nothing in the loop uses a result, so that the next round's replaces it."""
     if not loops:
         return False
-    loop, (result,) = loops[0], op.results
-    arguments, last = loop.regions[0][0].arguments, loop.regions[-1][0].last
-    handed = last.operands if last and last.name in _HANDING_ON else ()
-    first = len(arguments) - len(handed)  # the index of a `for` is the first of its arguments
-    carried = {arguments[first + n] for n, value in enumerate(handed) if value == result}
-    if len(loop.regions) > 1:  # a `while` passes its arguments from the condition to the body
-        condition, body = loop.regions[0][0].last, loop.regions[1][0].arguments
-        passed = zip(condition.operands[1:], body, strict=False) if condition else ()
-        carried |= {inner for value, inner in passed if value in carried}
-    used = {value for region in loop.regions for value in _used(region)}
-    return bool(carried) and used.isdisjoint({result, *carried})
+    (result,), handed = op.results, [*flow.handed(loops[0])]
+    carried = {value for value, other in handed if other == result}
+    # A `while` passes its arguments from the condition to the body.
+    carried |= {value for value, other in handed if other in carried}
+    inside = (one for region in loops[0].regions for one in operations(region))
+    uses = (one.operands for one in inside if one.name not in (ASKING, *kinds.PASSING))
+    return bool(carried) and carried.union((result,)).isdisjoint(itertools.chain(*uses))
 
 
 def _doubles(op: Operation, loops: tuple[Operation, ...]) -> bool:
@@ -217,30 +214,13 @@ def _doubles(op: Operation, loops: tuple[Operation, ...]) -> bool:
     if not loops or len(loops[0].regions) > 1 or op.name != _DOT:
         return False
     (body,), (result,) = loops[0].regions[0], op.results
-    handed = body.last.operands if body.last else ()
-    made = {value: one for one in body.operations for value in one.results}
-    first = len(body.arguments) - len(handed)
-    for number, value in enumerate(handed):
-        one = made.get(value)
-        if one is not None and one.name == _SUM and result in one.operands:
-            others = [operand for operand in one.operands if operand != result]
-            parts = [_made_of(made, [op.operands[2]]), _made_of(made, others)]
-            if all(body.arguments[first + number] in part for part in parts):
+    made = {value: list(one.operands) for one in body.operations for value in one.results}
+    sums = {one.results[0]: one for one in body.operations if one.name == _SUM}
+    for carried, value in flow.handed(loops[0]):
+        operands = sums[value].operands if value in sums else ()
+        if result in operands:
+            others = [operand for operand in operands if operand != result]
+            parts = flow.reached([op.operands[2]], made), flow.reached(others, made)
+            if all(carried in part for part in parts):
                 return True
     return False
-
-
-def _made_of(made: Mapping[int, Operation], values: Iterable[int]) -> set[int]:
-    """Return values, and all values that they are made of."""
-    waiting = list(values)
-    for value in waiting:
-        waiting += made[value].operands if value in made else ()
-    return set(waiting)
-
-
-def _used(blocks: list[Block]) -> Iterator[int]:
-    for op in (op for block in blocks for op in block.operations):
-        if op.name != ASKING and op.name not in _HANDING_ON:
-            yield from op.operands
-        for region in op.regions:
-            yield from _used(region)

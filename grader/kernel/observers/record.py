@@ -123,6 +123,16 @@ class Record:
         idle = self.where.loops_of(self._kernels) - self._ran
         self.counters[Counter.IDLE_LOOP_LINE] = idle.pop() if len(idle) == 1 else 0
 
+    @property
+    def of_kernel(self) -> Any:
+        """The running kernel's row of the table of kernels: numbers by name."""
+        return self.arrays["kernels"][self.kernel]
+
+    def count_products(self, number: int, *, of_elements: bool) -> None:
+        """Count products outside dots: multiply-adds `of_elements`, or others."""
+        elements = [Counter.MULTIPLY_ADDS, Counter.OF_ELEMENTS]
+        self.counters[elements if of_elements else [Counter.BESIDE]] += number
+
     def note_line(self, counter: Counter) -> None:
         self.counters[counter] = self.where.line
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.kernel.observers.trace import OPERANDS, Block
+from grader.kernel.observers.trace import OPERANDS, Block, numbers
 from grader.spec.cases import Case
 
 MOST_ROUNDS = 256
@@ -26,30 +26,26 @@ VARIABLES = VECTORS + MATRICES
 Held = tuple[np.ndarray, bool]  # a variable's value, and whether it is made of products with V
 
 
-def _numbers(*names: str) -> np.dtype:
-    return np.dtype([(name, np.int64) for name in names])
-
-
 # Of the program as a whole: `more` counts rounds beyond the recorded ones, `others` further passes
 # over keys with these queries.
-_HEAD = _numbers("rounds", "more", "tile_q", "x", "y", "z", "others")
+_HEAD = numbers("rounds", "more", "tile_q", "x", "y", "z", "others")
 # Lines of a round, and more: `ended` is 1 if the end of the loop's round was seen, 0 if values are
 # those of a later moment; `products` counts those with V; `apart` is 1 if weights of another round
 # met V, `masked` if a mask met pairs; `mixed` is the first row of V, from 1, that met weights of
 # another key; `segment` numbers the loops of rounds, from 0; `stored` and `stored_too` are lines of
 # stores after the round.
 _ROUND_LINES = ("line", "loop", "mask_line", "product_line", "stored", "stored_too")
-_ROUND = _numbers(*_ROUND_LINES, "ended", "products", "apart", "masked", "mixed", "segment")
+_ROUND = numbers(*_ROUND_LINES, "ended", "products", "apart", "masked", "mixed", "segment")
 # Of a variable: 1 if its loop carries it; 1 if it is made of products of weights with V.
 _TEXT = "S64"
 _VARIABLE = np.dtype([("name", _TEXT), ("carried", np.int64), ("of_products", np.int64)])
 # Columns of the table of loads: the input's index in `OPERANDS`, from 1; the first and last of its
 # rows over batch and heads, their number, and its first and last column; the number of loaded
 # elements, of those outside any row, and of masked ones; bytes between two neighbours.
-LOAD = (
-    "line", "operand", "first", "last", "rows", "column", "last_column", "elements", "outside",
-    "masked", "apart",
-)  # fmt: skip
+LOAD = numbers(
+    *("line", "operand", "first", "last", "rows", "column", "last_column", "elements", "outside"),
+    *("masked", "apart"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +80,7 @@ class RoundsShape(Block):
             "queries": (np.int64, (MOST_ROWS,)),
             "rounds": (_ROUND, (MOST_ROUNDS,)),
             "keys": (np.int64, (MOST_ROUNDS, MOST_ROWS)),
-            "loads": (np.int64, (MOST_ROUNDS, LOADS, len(LOAD))),
+            "loads": (LOAD, (MOST_ROUNDS, LOADS)),
             "present": (np.uint8, (MOST_ROUNDS, VARIABLES)),
             # A program writes a part of these; pages that nobody writes take no memory.
             "taken": (np.uint8, (MOST_ROUNDS, MOST_ROWS, MOST_ROWS)),
@@ -139,8 +135,7 @@ class Rounds:
     def of(cls, shape: RoundsShape, memory: np.ndarray) -> Rounds | None:
         """Copy the rounds out of shared memory; None if there are none, or their head is bad."""
         arrays = shape.arrays(memory)
-        (numbers,) = _counts(arrays["head"]).tolist()
-        head = dict(zip(_HEAD.names, numbers, strict=True))
+        head = dict(zip(_HEAD.names, _counts(arrays["head"]).tolist()[0], strict=True))
         rows, count = head["tile_q"], min(head["rounds"], MOST_ROUNDS)
         if not count or not 0 < rows <= MOST_ROWS:
             return None
@@ -175,7 +170,7 @@ class Rounds:
             taken=taken[:, :, :width],
             table=table,
             loads=tuple(
-                _loads(loads, shape) for loads in arrays["loads"][:count].clip(0, 2**31).tolist()
+                _loads(loads, shape) for loads in _counts(arrays["loads"][:count]).tolist()
             ),
             vectors=tuple(v for v in variables if v.values.ndim == 2),
             matrices=tuple(v for v in variables if v.values.ndim == 3),
@@ -187,10 +182,10 @@ def _counts(table: np.ndarray) -> np.ndarray:
     return table.view(np.int64).clip(0, 2**31).view(table.dtype)
 
 
-def _loads(rows: list[list[int]], shape: RoundsShape) -> tuple[dict[str, int], ...]:
+def _loads(rows: list[tuple[int, ...]], shape: RoundsShape) -> tuple[dict[str, int], ...]:
     """Return the loads of a round whose line and operand are in range."""
     return tuple(
-        dict(zip(LOAD, row, strict=True))
+        dict(zip(LOAD.names, row, strict=True))
         for row in rows
         if 0 < row[0] <= shape.lines and 0 < row[1] <= len(OPERANDS)
     )
@@ -245,11 +240,11 @@ class RoundsWriter:
         self.head["rounds"] = self._round + 1
         return True
 
-    def load(self, load: Mapping[str, int]) -> None:
-        """Write a load of the round, where there is room for it."""
-        loads = self._arrays["loads"][self._round]
-        if self._round >= 0 and not loads[-1, 0]:
-            loads[np.count_nonzero(loads[:, 0])] = [load[name] for name in LOAD]
+    def load(self, load: tuple[int, ...]) -> None:
+        """Write a load of the round, as a row of `LOAD`, where there is room for it."""
+        lines = self._arrays["loads"]["line"][self._round]
+        if self._round >= 0 and not lines[-1]:
+            self._arrays["loads"][self._round, np.count_nonzero(lines)] = load
 
     def take(
         self, taken: np.ndarray, line: int, mask_line: int = 0, *, masked: bool = False

@@ -17,10 +17,9 @@ from grader.kernel.machine.arrays import Tensor
 from grader.kernel.machine.tensors import place_in
 from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers.knowledge import Rows, Tile
-from grader.kernel.observers.operands import Operand
-from grader.kernel.observers.places import Touched
+from grader.kernel.observers.places import Located
 from grader.kernel.observers.record import as_numpy
-from grader.kernel.observers.rounds import LOAD, LOADS, RoundsShape, RoundsWriter
+from grader.kernel.observers.rounds import LOADS, RoundsShape, RoundsWriter
 from grader.kernel.observers.trace import OPERANDS, PRODUCTS
 
 _OUT = PRODUCTS.index("out")
@@ -49,7 +48,7 @@ class Steps:
         self._level = 0  # the round's loop is so many outside the innermost
         self._open = False  # the round has not ended
         self._loading: int | None = None  # the program of this launch whose loads count
-        self._loads: list[dict[str, int]] = []  # of the next round, before it begins
+        self._loads: list[tuple[int, ...]] = []  # of the next round, before it begins
         self._segments: list[Operation | None] = []  # loops, by number
 
     # -- where a kernel is ------------------------------------------------------------------------
@@ -97,10 +96,9 @@ class Steps:
 
     # -- what it does -----------------------------------------------------------------------------
 
-    def loaded(
-        self, operand: Operand, touched: Touched, rows: np.ndarray, columns: np.ndarray, line: int
-    ) -> None:
+    def loaded(self, found: Located, line: int) -> None:
         """Note a load of rows of an input, for the open round or for the next one."""
+        operand, touched, rows = found.operand, found.touched, found.rows
         if self._loading is None and (self._shape.row < 0 or operand.name == "q"):
             wanted = self._wanted(touched.programs, rows.reshape(len(rows), -1))
             self._loading = int(touched.programs[wanted][0]) if wanted.any() else None
@@ -111,15 +109,14 @@ class Steps:
         inside = active & (rows[at] >= 0)
         if not inside.any():
             return
-        ids, there = np.unique(rows[at][inside]), columns[at][inside]
+        ids, there = np.unique(rows[at][inside]), found.columns[at][inside]
         near = [np.abs(np.diff(touched.addresses[at], axis=n)).ravel() for n in range(active.ndim)]
         steps = [int(deltas[0]) for deltas in near if deltas.size and deltas[0]]
-        numbers = (
+        load = (
             line, 1 + OPERANDS.index(operand.name), ids[0], ids[-1], ids.size, there.min(),
             there.max(), active.sum(), active.sum() - inside.sum(), active.size - active.sum(),
             min(steps, default=0),
         )  # fmt: skip
-        load = dict(zip(LOAD, map(int, numbers), strict=True))
         if self._open:
             self._write.load(load)
         elif len(self._loads) < LOADS:

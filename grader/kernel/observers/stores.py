@@ -126,8 +126,8 @@ class Stores:
             counters[Counter.STORED_TWICE_LINE] = found.twice_line
             table = np.concatenate([*found.programs, np.zeros((0, 9), np.int64)])
             table = table[np.argsort(table[:, 0], kind="stable"), 1:][: len(arrays["programs"])]
-            arrays["programs"][: len(table)] = table
-        for name, row in zip(GRADIENTS, arrays["overwritten"], strict=True):
+            arrays["programs"][: len(table)] = list(map(tuple, table))
+        for number, name in enumerate(GRADIENTS):
             elements, result = self._elements.get(starts.get(name, 0)), results.get(name)
             if elements is None or elements.clash is None or result.dim() not in (1, 4):
                 continue
@@ -137,4 +137,4 @@ class Stores:
             if rows.size:
                 rows = rows[rows // operand.length == rows[0] // operand.length]
                 ends = int(rows.min()) + 1, int(rows.max()) + 1
-                row[:] = line, *one, *other, *ends
+                arrays["overwritten"][number] = line, *one, *other, *ends

@@ -9,13 +9,13 @@ import torch
 
 from grader.kernel.machine import events
 from grader.kernel.machine.arrays import whole
-from grader.kernel.machine.notes import NOTHING, together
+from grader.kernel.machine.notes import together
 from grader.kernel.machine.tensors import extent
 from grader.kernel.observers import trace
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.pairs import Pairs
 from grader.kernel.observers.placement import Placement
-from grader.kernel.observers.places import Places, Touched, rows_of
+from grader.kernel.observers.places import Located, Places, Touched
 from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.stores import Stores
@@ -62,23 +62,19 @@ class Touching:
                 else:
                     self._reads.note_inputs(touched)
         if len(notes) < 2:
-            return notes[0] if notes else NOTHING
+            return notes[0] if notes else None
         place = torch.from_numpy(np.argsort(np.concatenate(chosen)))
         return together(notes, [len(part) for part in chosen], place)
 
     def _loaded(self, event: events.Computed, touched: Touched) -> Any:
-        start, record = touched.start, self._record
+        start, record, type = touched.start, self._record, event.types[-1]
         operand = self._places.operand(start)
-        note, type = NOTHING, event.types[-1]
+        located = operand and Located.of(operand, touched)
         of_input = operand is not None and operand.name not in trace.MADE
-        if operand is not None:
-            rows, columns = operand.locate(touched.addresses)
-            axis, apart, note = rows_of(operand, rows, columns, touched)
         if of_input:
-            self._note_load(operand, touched, rows, columns, (axis, apart))
+            self._note_load(located)
             if self._steps:
-                line = record.where.in_kernel(event.op)
-                self._steps.loaded(operand, touched, rows, columns, line)
+                self._steps.loaded(located, record.where.in_kernel(event.op))
         if touched.active.any():
             self._stores.loaded(start)
             floating = type.is_float or type.bits == 16
@@ -87,29 +83,22 @@ class Touching:
             if operand is not None and operand.name == "out" and not made and is_blank(tensor):
                 record.note_line(Counter.UNWRITTEN_LINE)
             self._reads.note(touched, tensor, floating=floating, made=made)
-        return note
+        return located and located.note
 
-    def _note_load(
-        self,
-        operand: Operand,
-        touched: Touched,
-        rows: np.ndarray,
-        columns: np.ndarray,
-        along: tuple[int | None, int],
-    ) -> None:
-        record, active = self._record, touched.active
+    def _note_load(self, found: Located) -> None:
+        record, operand, active = self._record, found.operand, found.touched.active
         padded = operand.length < operand.size[2]  # kernels read the padding, too
-        lost = active & (rows < 0)
+        lost = active & (found.rows < 0)
         if lost.any():
             lanes = tuple(range(1, active.ndim))
-            outside = ~operand.holds(touched.addresses) & active
+            outside = ~operand.holds(found.touched.addresses) & active
             many = 4 * lost.sum(lanes) >= active.sum(lanes).clip(1)
             if outside.any() or (not padded and many.any()):
                 record.note_line(Counter.ASTRAY_LINE)
                 record.counters[Counter.ASTRAY] = trace.OPERANDS.index(operand.name)
         if operand.name == "x":
-            self._pairs.count(active & ~lost, rows * record.shape.seqlen_k + columns)
-        self._accesses.note(touched, operand, along)
+            self._pairs.count(active & ~lost, found.rows * record.shape.seqlen_k + found.columns)
+        self._accesses.note(found)
 
     def _stored(self, event: events.Computed, touched: Touched) -> None:
         start, value, note = touched.start, event.operands[1], event.notes[1]
@@ -135,8 +124,7 @@ class Touching:
         rows, columns = operand.locate(touched.addresses)
         if of_output:
             self._stores.stored_rows(operand, programs, rows[active], over)
-        places = touched.active, rows, columns
-        self._placement.store(start, tensor, note[touched.chosen], *places)
+        self._placement.store(touched, tensor, note and note[touched.chosen], rows, columns)
 
     def write(self, results: dict[str, Any]) -> None:
         """Write the tables of a call that returned `results`."""
@@ -163,19 +151,16 @@ class Accesses:
         """Begin a launch, in which no program has a last tile yet."""
         self._last.clear()
 
-    def note(self, touched: Touched, operand: Operand, along: tuple[int | None, int]) -> None:
-        """Note a load of `operand`.
-
-        `along` is the axis of its rows, None if there is none, and how many programs do not fit it.
-        """
-        record, active = self._record, touched.active
-        axis, apart = along
+    def note(self, found: Located) -> None:
+        """Note a load of an operand."""
+        record, operand, touched, axis = self._record, found.operand, found.touched, found.axis
+        active = touched.active
         running = np.flatnonzero(active.reshape(len(active), -1).any(1))
         if not len(running):
             return
         addresses, programs = touched.addresses[running], touched.programs[running]
         key = record.where.line, record.kernel, trace.OPERANDS.index(operand.name) + 1
-        noted = self._accesses.setdefault(key, dict.fromkeys(trace.ACCESS[3:], 0))
+        noted = self._accesses.setdefault(key, dict.fromkeys(trace.ACCESS.names[3:], 0))
         if key not in self._last:
             self._last[key] = np.full(record.programs, _NONE)
         last = self._last[key]
@@ -183,7 +168,9 @@ class Accesses:
         noted["count"] += len(addresses)
         noted["programs"] += int((before == _NONE).sum())
         noted["stride"], noted["column_stride"] = operand.tensor.stride()[2:]
-        noted["misaligned"] += apart if axis is not None else len(addresses) * (lanes.size > 1)
+        noted["misaligned"] += (
+            found.apart if axis is not None else len(addresses) * (lanes.size > 1)
+        )
         itemsize = operand.tensor.element_size()
         if lanes.ndim == 2 and min(lanes.shape) > 1:
             deltas = (lanes[1, 0] - lanes[0, 0], lanes[0, 1] - lanes[0, 0])
@@ -203,9 +190,8 @@ class Accesses:
         last[programs] = first
 
     def write(self) -> None:
-        table = self._record.arrays["accesses"]
-        for row, (key, noted) in zip(table, self._accesses.items(), strict=False):
-            row[:] = [*key, *(noted[name] for name in trace.ACCESS[3:])]
+        rows = [(*key, *noted.values()) for key, noted in self._accesses.items()]
+        self._record.arrays["accesses"][: len(rows)] = rows[: trace.LINES]
 
 
 class Reads:

@@ -75,22 +75,38 @@ class Counter(enum.IntEnum):
     DISTINCT_MADE = 36  # different elements read of what the call's own kernels made
 
 
-# Columns of the tables.
-DOT = ("line", "kernel", "product", "m", "n", "k", "count", "tile_q", "tile_k", "loop")
-ACCESS = (
-    "line", "kernel", "operand", "count", "programs", "stride", "across", "column_stride", "along",
-    "step", "misaligned", "size",
-)  # fmt: skip
+def numbers(*names: str) -> np.dtype:
+    """Return the type of a table's rows: whole numbers by the names of its columns."""
+    return np.dtype([(name, np.int64) for name in names])
+
+
+DOT = numbers("line", "kernel", "product", "m", "n", "k", "tile_q", "tile_k", "loop", "count")
+ACCESS = numbers(
+    *("line", "kernel", "operand", "count", "programs", "stride", "across", "column_stride"),
+    *("along", "step", "misaligned", "size"),
+)
+PROGRAM = numbers("kernel", "x", "y", "z", "batch_head", "first", "last", "line")
+# Of a kernel: the last mask's line, the index in `MASK_ROWS` of what its rows are, and the line of
+# a factor that unmasks masked scores.
+KERNEL = numbers("mask_line", "mask_rows", "raised_line")
 MASK_ROWS = ("", "queries", "keys")  # what the rows of a masked tile are, "" where not seen
+# Of a product, or of scores: a line that loses the results of earlier rounds; one that counts them
+# twice; one whose weights come from no exponential, or for scores one where they only choose a
+# number; and the product, from 1, that is stored where this one belongs, with its line.
+PRODUCT = numbers("discarded", "doubled", "bare", "stored", "stored_line")
 # Rows that met though they differ: their operands, and their numbers from 1; 0 is none. Where lse
 # or delta of queries met keys, `weights` is the axis of the keys.
-APART = ("line", "one", "other", "row", "other_row", "kv_plane", "weights")
+APART = numbers("line", "one", "other", "row", "other_row", "kv_plane", "weights")
 # Tiles that met, but begin at different columns: in a dot over head_dim, in a stored product.
-COLUMNS = ("line", "one", "other")
-MISPLACED = ("line", "row", "place")  # a row of q or k, and the output row with its result
-# Two programs of one launch that stored to one element; the first and last row of both, from 1.
-OVERWRITTEN = ("line", "x", "y", "z", "other_x", "other_y", "other_z", "first", "last")
-PROGRAM = ("kernel", "x", "y", "z", "batch_head", "first", "last", "line")
+COLUMNS = numbers("line", "column", "other_column")
+MISPLACED = numbers("line", "row", "place")  # a row of q or k, and the output row with its result
+# Two programs of one launch that stored different numbers to one element; the first and last row
+# of both, from 1.
+OVERWRITTEN = numbers(
+    *("line", "x", "y", "z", "other_x", "other_y", "other_z", "first_row", "last_row"),
+)
+LINE = numbers("line")
+LISTS = ("dots", "accesses", "programs")  # tables that grow by a row for each new kind
 # Operands of a call in the order of their numbers in `ACCESS`, from 1.
 OPERANDS = ("q", "k", "v", "dout", "x", "w")
 MIXED = (("q", "v"), ("dout", "k"))
@@ -163,15 +179,22 @@ class TraceShape(Block):
     def limit_of(self, column: str) -> tuple[int, int]:
         """Return the least and the largest number that a column of a table may hold."""
         signed = ("across", "along", "step", "stride", "column_stride")
+        planes = self.batch * self.num_kv_heads
+        lines = ("line", "loop", "mask_line", "raised_line", "stored_line")
+        rows = ("row", "other_row", "place", "first_row", "last_row")
         most = {
             "kernel": KERNELS - 1,
             "product": OTHER,
+            "stored": len(PRODUCTS),
             "operand": len(OPERANDS),
             "batch_head": self.batch * self.num_q_heads - 1,
-            "first": self.seqlen_q - 1,
-            "last": self.seqlen_q - 1,
-            "line": self.lines,
-            "loop": self.lines,
+            "kv_plane": planes,
+            "mask_rows": len(MASK_ROWS) - 1,
+            "weights": 1,
+            **dict.fromkeys(("first", "last"), self.seqlen_q - 1),
+            **dict.fromkeys(("one", "other"), len(TAGGED) - 1),
+            **dict.fromkeys(rows, max(self.queries, planes * self.seqlen_k)),
+            **dict.fromkeys((*lines, "discarded", "doubled", "bare"), self.lines),
         }.get(column, 2**31)
         least = {"operand": 1, "count": 1}.get(column, 0)
         return (-most if column in signed else least), most
@@ -181,26 +204,21 @@ class TraceShape(Block):
         pairs = (self.queries, self.seqlen_k)
         return {
             "counters": (np.int64, (len(Counter),)),
-            "dots": (np.int64, (LINES, len(DOT))),
-            "accesses": (np.int64, (LINES, len(ACCESS))),
-            "programs": (np.int64, (PROGRAMS, len(PROGRAM))),
+            "dots": (DOT, (LINES,)),
+            "accesses": (ACCESS, (LINES,)),
+            "programs": (PROGRAM, (PROGRAMS,)),
+            "kernels": (KERNEL, (KERNELS,)),
+            "products": (PRODUCT, (SCORES + 1,)),
+            "columns": (COLUMNS, (2,)),
+            "apart": (APART, (1,)),
+            "misplaced": (MISPLACED, (len(OUTPUTS),)),
+            "overwritten": (OVERWRITTEN, (len(GRADIENTS),)),
+            "lines": (LINE, (SOURCE_LINES,)),
             "k_heads": (np.uint8, heads),
             "v_heads": (np.uint8, heads),
-            "mask_lines": (np.int64, (KERNELS,)),
-            "mask_rows": (np.int64, (KERNELS,)),
-            "raised_lines": (np.int64, (KERNELS,)),
-            "discarded": (np.int64, (SCORES + 1,)),
-            "doubled": (np.int64, (SCORES + 1,)),
-            "bare": (np.int64, (SCORES + 1,)),
-            "columns": (np.int64, (2, len(COLUMNS))),
             "stores": (np.uint8, (self.queries,)),
             "visits": (np.uint8, (KERNELS, *pairs)),
             **dict.fromkeys(OF_PAIRS, (np.uint8, (len(PRODUCTS), *pairs))),
-            "lines": (np.int64, (SOURCE_LINES,)),
-            "apart": (np.int64, (len(APART),)),
-            "misplaced": (np.int64, (len(OUTPUTS), len(MISPLACED))),
-            "stored_products": (np.int64, (len(PRODUCTS), 2)),
-            "overwritten": (np.int64, (len(GRADIENTS), len(OVERWRITTEN))),
         }
 
 
@@ -211,9 +229,10 @@ def traceable(case: Case) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """A private copy of the block: `counters` by `Counter`, the tables without their empty rows.
+    """A private copy of the block: `counters` by `Counter`, tables, and arrays of rows and pairs.
 
-    Table rows with a number out of range are left out, other numbers out of range are 0.
+    In `LISTS` of what happened, empty rows and those with a number out of range are left out; in
+    other tables such a number is 0.
 
     `visits` counts, per kernel, the tiles of scores that a pair of a query and a key was in (in a
     row sum: the reads of an element of x). Per product, `takes` counts how often the pair's weight
@@ -224,16 +243,8 @@ class Trace:
     looks masked.
     `masked_at`, `taken_at` and `again_at` are indices in `lines`: of the mask, and of the loops
     that took the pair first and again; if masks of several lines met a pair, `masked_at` is
-    SEVERAL_LINES. `mask_rows` is, per kernel, an index in `MASK_ROWS`; `raised_lines` has, per
-    kernel, the line of a factor that unmasks masked scores. `stores` is 1 for the stored rows of
-    the result, 2 for rows to which two programs stored the same numbers.
-    Per product and for scores, `discarded` is a line that loses the results of earlier rounds, 0 if
-    none, `doubled` a line that counts them twice, `bare` a line whose weights come from no
-    exponential, or for scores one where they only choose a number; `columns` is the first dot of
-    tiles that begin at different columns of head_dim, and the first store of a product to other
-    columns than its own; `stored_products` is the product, from 1, stored where this one belongs,
-    and its line; `overwritten`, per gradient, the first two programs that stored different numbers
-    to one element.
+    SEVERAL_LINES. `stores` is 1 for the stored rows of the result, 2 for rows to which two programs
+    stored the same numbers.
     """
 
     shape: TraceShape
@@ -243,28 +254,25 @@ class Trace:
     def of(cls, shape: TraceShape, memory: np.ndarray) -> Trace:
         """Copy the block out of shared memory."""
         arrays = {name: array.copy() for name, array in shape.arrays(memory).items()}
-        for name, columns in (("dots", DOT), ("accesses", ACCESS), ("programs", PROGRAM)):
-            table = arrays[name]
-            least, most = np.array([shape.limit_of(column) for column in columns]).T
-            whole = (table >= least) & (table <= most)
-            arrays[name] = table[table.any(axis=1) & whole.all(axis=1)]
-        lines, planes = shape.lines, shape.batch * shape.num_kv_heads
-        rows = max(shape.queries, planes * shape.seqlen_k)
-        kinds = len(TAGGED) - 1
-        of_lines = ("lines", "mask_lines", "raised_lines", "discarded", "doubled", "bare")
-        limits: dict[str, Any] = dict.fromkeys(of_lines, lines) | {
-            "counters": [lines if c.name.endswith("_LINE") else _MOST for c in sorted(Counter)],
-            "apart": [lines, kinds, kinds, rows, rows, planes, 1],
-            "misplaced": [lines, rows, rows],
-            "columns": [lines, _MOST, _MOST],
-            "overwritten": [lines, *[2**31] * 6, rows, rows],
-            "stored_products": [len(PRODUCTS), lines],
-            "mask_rows": len(MASK_ROWS) - 1,
-        }
-        for name, largest in limits.items():
-            numbers = arrays[name]
-            numbers[(numbers < 0) | (numbers > largest)] = 0
+        counters = arrays["counters"]
+        largest = [shape.lines if c.name.endswith("_LINE") else _MOST for c in sorted(Counter)]
+        counters[(counters < 0) | (counters > largest)] = 0
+        for name, table in arrays.items():
+            if table.dtype.names is None:
+                continue
+            held = table.view(np.int64).reshape(len(table), -1)
+            least, most = np.array([shape.limit_of(column) for column in table.dtype.names]).T
+            inside = (held >= least) & (held <= most)
+            if name in LISTS:
+                arrays[name] = table[held.any(axis=1) & inside.all(axis=1)]
+            else:
+                held[~inside] = 0
         return cls(shape, arrays)
+
+    def rows(self, name: str) -> list[dict[str, int]]:
+        """Return the rows of a table, each with the names of its columns."""
+        table = self.arrays[name]
+        return [dict(zip(table.dtype.names, row, strict=True)) for row in table.tolist()]
 
     def count(self, counter: Counter) -> int:
         return int(self.arrays["counters"][counter])

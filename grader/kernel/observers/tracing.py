@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.kernel.machine import events
-from grader.kernel.machine.notes import REGIONS
+from grader.kernel.machine import events, kinds
 from grader.kernel.observers import trace
 from grader.kernel.observers.combining import ELEMENTWISE, Combining, Nans
 from grader.kernel.observers.knowledge import moved
@@ -23,7 +22,6 @@ from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.touching import Touching
 
 _MOVES = ("tt.expand_dims", "tt.trans", "tt.reshape", "tt.broadcast")
-_ACCESSES = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 
 
 class Tracing:
@@ -60,7 +58,7 @@ class Tracing:
         self._looks = {
             **dict.fromkeys(ELEMENTWISE, combining.computed),
             **dict.fromkeys(_MOVES, moved),
-            **dict.fromkeys(_ACCESSES, touching.touched),
+            **dict.fromkeys(kinds.ACCESSES, touching.touched),
             "tt.dot": products.multiplied,
             "tt.reduce": products.reduced,
         }
@@ -88,7 +86,7 @@ class Tracing:
                 self._steps.round_ended(event)
         elif isinstance(event, events.Computed):
             self._where.at(event.op)
-            if event.op.name in REGIONS:
+            if event.op.name in kinds.COMBINING:
                 self._applied(event)
             look = self._looks.get(event.op.name)
             return look and look(event)
