@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from grader.causes.decide import Kind
 from grader.causes.rules.sighting import Sighting
 from grader.kernel.observers.trace import MINUS, NAN_MAKERS, Counter, Trace
 from grader.spec.cases import Case
@@ -138,4 +139,6 @@ def rounded(case: Case, found: Rounding) -> Sighting:
         id = {"arith.mulf": "HALF-PRODUCTS", **sums}.get(found.op, id)
     elif found.op == "dot":
         id = "OPERANDS-ROUNDED"
-    return Sighting(id, found.line, located=True, outright=True, what=found.what, proof=found.proof)
+    return Sighting(
+        id, found.line, located=True, kind=Kind.PROVED, what=found.what, proof=found.proof
+    )

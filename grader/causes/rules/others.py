@@ -9,6 +9,7 @@ import dataclasses
 
 import numpy as np
 
+from grader.causes.decide import Kind
 from grader.causes.rules.left_out import odd_start
 from grader.causes.rules.sighting import Result, Sighting, key_range, query_range
 from grader.checks.counted_pairs import CountedPairs
@@ -106,7 +107,7 @@ def exchanged(pair: Exchanged) -> Sighting:
         "ARGUMENTS-EXCHANGED",
         pair.line,
         located=True,
-        outright=True,
+        kind=Kind.PROVED,
         one=pair.one,
         other=pair.other,
         function=pair.function,
@@ -131,4 +132,4 @@ def overflow(case: Case, right: Case) -> Sighting:
     large = {name: n for name, n in case.options if n != right.kwargs[name]}
     shown = " and ".join(f"{name} {n}" for name, n in large.items())
     smaller = ", ".join(f"{name}={right.kwargs[name]}" for name in large)
-    return Sighting("OPTION-OVERFLOWS", outright=True, shown=shown, smaller=smaller)
+    return Sighting("OPTION-OVERFLOWS", kind=Kind.PROVED, shown=shown, smaller=smaller)

@@ -15,7 +15,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
     """Find rows of the output that no program stores, or that several store differently."""
     stores, programs = trace.arrays["stores"], trace.arrays["programs"]
     if not trace.count(Counter.PROGRAMS) and trace.count(Counter.LAUNCHES):
-        return Sighting("EMPTY-GRID", of_grid=True)
+        return Sighting("EMPTY-GRID")
     if not stores.any():
         return _nothing_stored(trace)
     if not len(programs):
@@ -54,7 +54,6 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         return Sighting(
             "HEADS-NEVER-COMPUTED",
             line,
-            of_grid=True,
             part="address" if enough else "grid" if ran else None,
             variant="in_the_kernel" if enough else "",
             number=int(heads.sum()),
@@ -76,7 +75,6 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         return Sighting(
             "ROWS-NEVER-STORED",
             line,
-            of_grid=True,
             part="address" if enough and apart else None,
             out=out,
             rows=_rows_of_one(nobody, case),
@@ -111,7 +109,6 @@ def _last_rows(name: str, tile: int, length: int) -> Sighting:
     partial = length // tile * tile
     return Sighting(
         "LAST-ROWS-LEFT-OUT",
-        of_grid=True,
         missing=length - partial,
         name=name,
         tile=tile,

@@ -16,6 +16,8 @@ from grader.source.feeding import Spot
 from grader.spec.causes import Text, entry_of
 
 _SIDES = {"branch+after": "branch+before", "branch+before": "branch+after"}
+# Too few or too many programs: one mistake, which looks different at different sizes.
+_OF_GRID = {"EMPTY-GRID", "HEADS-NEVER-COMPUTED", "ROWS-NEVER-STORED", "LAST-ROWS-LEFT-OUT"}
 
 
 class Sighting:
@@ -24,13 +26,11 @@ class Sighting:
     Its text is in grader/spec/causes, in the form `variant`, with `figures` in its fields.
 
     `line` is where it shows. Its step is known only if the mistake lies there too (`located`): a
-    loop shows wrong limits that were computed elsewhere. `traced`: the judge saw what the kernels
-    did, and not only the result. `of_grid`: there are too few or too many programs, which looks
-    different at different sizes. `outright`: it is surer than a known mistake of the same numbers.
-    A `symptom` is less sure than any other sighting, as many mistakes lead to it. `pointer` names a
-    pointer that no figure names. `through` are lines of the kernel in which it shows, where several
-    kernels share the line. `part` is what may be wrong in the line, if that is not what the entry
-    of the id says.
+    loop shows wrong limits that were computed elsewhere. `kind` is what it rests on. A `symptom` is
+    less sure than any other sighting, as many mistakes lead to it. `pointer` names a pointer that
+    no figure names. `through` are lines of the kernel in which it shows, where several kernels
+    share the line. `part` is what may be wrong in the line, if that is not what the entry of the
+    id says.
     """
 
     def __init__(
@@ -39,9 +39,7 @@ class Sighting:
         line: int = 0,
         *,
         located: bool = False,
-        traced: bool = True,
-        of_grid: bool = False,
-        outright: bool = False,
+        kind: Kind = Kind.SEEN,
         symptom: bool = False,
         variant: str = "",
         pointer: str = "",
@@ -50,8 +48,7 @@ class Sighting:
         **figures: object,
     ) -> None:
         self.id, self.line, self.located, self.variant = id, line, located, variant
-        self.traced, self.of_grid, self.outright = traced, of_grid, outright
-        self.symptom = symptom
+        self.kind, self.symptom = kind, symptom
         self.pointer, self.through, self.figures = pointer, through, figures
         self._part = entry_of(id).part if part is None else part
 
@@ -72,16 +69,11 @@ class Sighting:
     @property
     def family(self) -> str:
         """The key that sightings of one mistake share."""
-        return "grid" if self.of_grid else self.id
-
-    @property
-    def kind(self) -> Kind:
-        """What it rests on."""
-        return Kind.PROVED if self.outright else Kind.SEEN if self.traced else Kind.NUMBERS
+        return "grid" if self.id in _OF_GRID else self.id
 
 
 # A sighting that rests on the numbers of a result alone.
-by_numbers = functools.partial(Sighting, traced=False)
+by_numbers = functools.partial(Sighting, kind=Kind.NUMBERS)
 
 
 @dataclasses.dataclass(frozen=True)
