@@ -22,7 +22,7 @@ from grader.judge.sessions import Sessions
 from grader.judge.testrun import Findings
 from grader.source.submission import Source
 from grader.spec.cases import Case
-from grader.spec.findings import CauseFound, Finding
+from grader.spec.findings import Finding
 from grader.spec.grade_record import CheckResult, ComponentResult, Verdict
 from grader.spec.problem import GIVEN, ROOT, Problem, load_problem
 from grader.spec.problem_tables import Check
@@ -201,6 +201,6 @@ def judge(
         last(run.sessions.open(problem, on_gpu=device == "cuda"))
     finally:
         run.sessions.close()
-    findings.causes = [CauseFound(**vars(cause)) for cause in causes]
+    findings.causes = causes
     checks = check_results(problem, findings, seed=seed, source=run.source)
     return Judged(problem, findings, checks)

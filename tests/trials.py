@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
-from grader.causes.diagnose import Casebook, Cause
-from grader.spec.findings import Finding
+from grader.causes.diagnose import Casebook
+from grader.spec.findings import CauseFound, Finding
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem, problem_ids
 from tests import harness
@@ -25,7 +25,7 @@ class NoNames(Casebook):
     def add_wrong(self, *args: Any) -> None:
         pass
 
-    def settle(self, *args: Any) -> list[Cause]:
+    def settle(self, *args: Any) -> list[CauseFound]:
         return []
 
 

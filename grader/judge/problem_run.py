@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from grader.causes.diagnose import Casebook, Cause, named_alike
+from grader.causes.diagnose import Casebook, named_alike
 from grader.causes.outputs import Outputs
 from grader.causes.rules.numbers import rounded
 from grader.causes.rules.scaled import of_numbers
@@ -43,7 +43,7 @@ from grader.judge.sessions import Sessions
 from grader.judge.smallest import smaller_case
 from grader.source.submission import Source
 from grader.spec.cases import Case
-from grader.spec.findings import CaseBegins, Event, Evidence, Finding, Phase
+from grader.spec.findings import CaseBegins, CauseFound, Event, Evidence, Finding, Phase
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.inputs import Inputs, case_seed, invalidate, make_inputs
 from grader.spec.problem import Problem
@@ -127,7 +127,7 @@ class ProblemRun:
             session.start()
         return session
 
-    def causes(self) -> list[Cause]:
+    def causes(self) -> list[CauseFound]:
         """Return the causes of wrong results, see `Casebook.settle`."""
         named = self._casebook.settle(self.source)
         of_bridge = self._of_bridge.settle(self.source) if self._of_bridge else []

@@ -85,11 +85,14 @@ class ChildRequest(Record):
 
 
 class TestRequest(ChildRequest):
-    """Run the cases of one problem but those of `done`; `spent_s` and `lost_s` are used up."""
+    """Run the cases of one problem but those of `done`; `spent_s` and `lost_s` are used up.
+
+    Without a `source`, as from a command line, files are read from a folder.
+    """
 
     __test__ = False  # keeps pytest from collecting it by its name
 
-    source: SourceFile
+    source: SourceFile | None = None
     seed: str
     done: tuple[tuple[str, int], ...] = ()
     first: tuple[str, ...] = ()  # checks whose cases run before the others
