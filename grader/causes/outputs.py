@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 
 import torch
 
@@ -12,6 +14,9 @@ from grader.spec.inputs import Inputs
 from reference.variants import Case as Known
 from reference.variants import case_of
 
+LOG2E = 1.0 / math.log(2.0)
+TILES = (128, 64, 32, 16)  # sizes in rows that fits try
+_ALIKE = 1e-3  # relative, of two numbers of which one is fitted
 NEXT_TO_MINUS_INF = -1e4  # some kernels begin a maximum below it, where no right number is
 
 
@@ -47,6 +52,11 @@ def factors_of(parts: torch.Tensor, got: torch.Tensor, most: float) -> torch.Ten
     if not found.isfinite().all() or not left <= most:
         return None
     return found[..., 0] / size[..., 0]
+
+
+def names_of(value: float, named: Mapping[str, float]) -> list[str]:
+    """Return the names of the numbers that have this value."""
+    return [name for name, number in named.items() if abs(value - number) <= _ALIKE * abs(number)]
 
 
 def tiles_of(length: int, tile: int) -> torch.Tensor:

@@ -7,16 +7,22 @@ where its weight, not masked, was in the product in question.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 import reference
 from grader.kernel.observers.trace import (
     ACCESS,
+    APART,
+    COLUMNS,
     DOT,
     DROWNED,
     MASK_ROWS,
+    MISPLACED,
     OF_PAIRS,
+    OPERANDS,
+    OVERWRITTEN,
     PRODUCTS,
     SCORES,
     Counter,
@@ -25,8 +31,14 @@ from grader.kernel.observers.trace import (
 from grader.spec.cases import Case
 from grader.spec.grade_record import TileMap
 
-_COLUMN = {name: index for index, name in enumerate(DOT)}
-_KERNEL, _LINE = ACCESS.index("kernel"), ACCESS.index("line")
+_TABLES = {
+    "accesses": ACCESS,
+    "apart": APART,
+    "columns": COLUMNS,
+    "dots": DOT,
+    "misplaced": MISPLACED,
+    "overwritten": OVERWRITTEN,
+}
 _MOST_TILES = 48  # on a side of a map
 
 
@@ -126,6 +138,10 @@ class CountedPairs:
         lines = self.trace.arrays["lines"]
         return int(lines[number]) if number < len(lines) else 0
 
+    def line_in(self, table: str) -> int:
+        """Return the line that a table of a trace has for the product, 0 if none."""
+        return int(self.trace.arrays[table][PRODUCTS.index(self.product)])
+
     def mask_of(self, pairs: np.ndarray) -> int:
         """Return the line of the mask that most of `pairs` met, 0 if that is not one line."""
         seen = (self.masked_at[pairs] > 0).any()
@@ -136,8 +152,9 @@ class CountedPairs:
 
         With `other`, lines of the one kernel that did not. Lines that kernels share are left out.
         """
-        table = self.trace.arrays["accesses"]
-        of = {kernel: set(table[table[:, _KERNEL] == kernel, _LINE]) for kernel in self.kernels}
+        of: dict[int, set[int]] = {kernel: set() for kernel in self.kernels}
+        for row in rows_of(self.trace, "accesses"):
+            of.get(row["kernel"], set()).add(row["line"])
         times = np.where(self.twice, 2, 1)[pairs]
         visits = self.trace.arrays["visits"].reshape(-1, *pairs.shape)
         took = {kernel: bool((visits[kernel][pairs] >= times).all()) for kernel in self.kernels}
@@ -145,7 +162,7 @@ class CountedPairs:
         if len(chosen) != 1 or not pairs.any():
             return ()
         others = set().union(*(lines for kernel, lines in of.items() if kernel != chosen[0]))
-        return tuple(int(line) for line in sorted(of[chosen[0]] - others))
+        return tuple(sorted(of[chosen[0]] - others))
 
     @property
     def drowned(self) -> np.ndarray:
@@ -156,6 +173,18 @@ class CountedPairs:
     def extra(self) -> np.ndarray:
         """Pairs that were taken and are not due."""
         return ~self.due & self.taken
+
+
+def rows_of(trace: Trace, table: str) -> list[dict[str, Any]]:
+    """Return the rows of a table of a trace, which have a number for each name of a column."""
+    rows = np.atleast_2d(trace.arrays[table]).tolist()
+    return [dict(zip(_TABLES[table], row, strict=True)) for row in rows]
+
+
+def accesses(trace: Trace) -> list[dict[str, Any]]:
+    """Return the accesses with the columns of `ACCESS` and the `name` of the operand."""
+    rows = rows_of(trace, "accesses")
+    return [{"name": OPERANDS[row["operand"] - 1], **row} for row in rows]
 
 
 def due_pairs(problem_id: str, case: Case) -> np.ndarray:
@@ -184,17 +213,13 @@ def counted_pairs(
     """
     if case.rows is not None or trace.count(Counter.UNKNOWN_DOTS):
         return None
-    index = PRODUCTS.index(product)
-    dots = trace.arrays["dots"]
-    products = dots[dots[:, _COLUMN["product"]] == index]
-    if not len(products):
+    index, dots = PRODUCTS.index(product), rows_of(trace, "dots")
+    products = [dot for dot in dots if dot["product"] == index]
+    if not products:
         return None
-    main = dict(zip(DOT, products[products[:, _COLUMN["count"]].argmax()].tolist(), strict=True))
-    kernels = sorted(set(products[:, _COLUMN["kernel"]].tolist()))
-    of_scores = (dots[:, _COLUMN["product"]] == SCORES) & (
-        dots[:, _COLUMN["kernel"]] == main["kernel"]
-    )
-    scores = dots[of_scores]
+    main = max(products, key=lambda dot: dot["count"])
+    kernels = sorted({dot["kernel"] for dot in products})
+    scores = [d["line"] for d in dots if (d["product"], d["kernel"]) == (SCORES, main["kernel"])]
     shape = trace.shape
     size = (shape.batch, shape.num_q_heads, shape.seqlen_q, shape.seqlen_k)
     arrays = trace.arrays
@@ -226,7 +251,7 @@ def counted_pairs(
         taken_at=seen["taken_at"],
         again_at=seen["again_at"],
         tile=(max(1, main["tile_q"]), max(1, main["tile_k"])),
-        scores_line=int(scores[0, _COLUMN["line"]]) if len(scores) else 0,
+        scores_line=scores[0] if scores else 0,
         product_line=main["line"],
         mask_line=int(arrays["mask_lines"][main["kernel"]]),
         mask_rows=MASK_ROWS[int(arrays["mask_rows"][main["kernel"]])],

@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-from grader.checks.counted_pairs import counted_pairs, due_pairs, tile_map
-from grader.kernel.observers.trace import ACCESS, OPERANDS, SCORES, Counter, Trace
+from grader.checks.counted_pairs import accesses, counted_pairs, due_pairs, rows_of, tile_map
+from grader.kernel.observers.trace import SCORES, Counter, Trace
 from grader.spec.cases import Case
 from grader.spec.grade_record import Amount, WorkFigures
 from grader.spec.problem import Problem
@@ -175,8 +175,7 @@ def _weights(problem: Problem, case: Case) -> int:
 
 def _rows(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[str, Amount]:
     assert case.rows is not None and case.cols is not None and isinstance(work.naive, float)
-    accesses = [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
-    rows = [a["size"] for a in accesses if OPERANDS[a["operand"] - 1] == "x" and a["size"]]
+    rows = [row["size"] for row in accesses(trace) if row["name"] == "x" and row["size"]]
     programs = math.ceil(case.rows / max(1, max(rows, default=1)))
     # w once for each tile of rows
     needed = case.rows * case.cols + programs * _weights(problem, case)
@@ -200,10 +199,10 @@ def _guess(case: Case, trace: Trace) -> tuple[int, int]:
     The size with the most multiply-adds counts, so that one more dot cannot make tiles larger.
     """
     found: dict[tuple[int, int], int] = {}
-    for row in trace.arrays["dots"].tolist():
-        _, _, product, m, n, k, times = row[:7]  # as in `grader.kernel.observers.trace.DOT`
-        if product >= SCORES and k == case.head_dim:
-            found[m, n] = found.get((m, n), 0) + times * m * n * k
+    for dot in rows_of(trace, "dots"):
+        size = dot["m"], dot["n"]
+        if dot["product"] >= SCORES and dot["k"] == case.head_dim:
+            found[size] = found.get(size, 0) + dot["count"] * math.prod(size) * dot["k"]
     least = trace.count(Counter.MULTIPLY_ADDS) / 4  # scores are half of a forward pass
     likely = max(found, key=lambda size: found[size], default=(0, 0))
     return likely if found.get(likely, 0) >= least else (_SMALLEST, _SMALLEST)

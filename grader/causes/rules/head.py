@@ -11,11 +11,12 @@ from reference.variants import attend
 from reference.variants_backward import row_delta
 
 NAMES = ("dv", "dq", "dk")  # dv first, which depends on the fewest tensors
-TILES = (128, 64, 32, 16)
 _UNEXPLAINED = 1e-2  # of the error, at most
 _WRONG = 1e-3  # of the right gradient: less is rounding
 OPERANDS = {"(dout k^T)": ("dout", "k"), "(q v^T)": ("q", "v"), "(out v^T)": ("out", "v")}
 DELTA_OF_TILE = "delta of each tile of"
+# The rows that a gradient sums up, and others that are taken for them.
+ROWS = {"dq": ("k", "v"), "dk": ("q", "dout", "out"), "dv": ("dout", "out", "q")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +81,16 @@ class Head:
         sums = padded.unflatten(-1, (-1, tile)).sum(-1, keepdim=True)
         return sums.expand(*sums.shape[:-1], tile).flatten(-2)[..., :keys]
 
-    def product(self, weights: torch.Tensor, factor: str) -> torch.Tensor:
+    def weights(self, probs: torch.Tensor) -> torch.Tensor:
+        """Return what the gradient weighs its rows by: P or, but for softmax_scale, dS."""
+        return probs if self.name == "dv" else probs * (self.dprobs - self.delta[..., None])
+
+    def product(self, weights: torch.Tensor, rows_of: str = "") -> torch.Tensor:
         """Return the gradient of these weights: sums over keys, or over the queries of all heads.
 
-        dq and dk have the factor softmax_scale.
+        dq and dk have the factor softmax_scale. The rows are those that are due if not named.
         """
-        rows = getattr(self, factor)[..., : self.got.shape[-1]]
+        rows = getattr(self, rows_of or ROWS[self.name][0])[..., : self.got.shape[-1]]
         if self.name == "dq":
             return self.scale * (weights[0] @ rows)
         return (1.0 if self.name == "dv" else self.scale) * (weights.mT @ rows).sum(0)

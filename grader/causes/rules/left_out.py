@@ -6,8 +6,8 @@ import numpy as np
 
 from grader.causes.rules.sighting import Sighting, line_of, query_range
 from grader.checks.correctness import ranges
-from grader.checks.counted_pairs import CountedPairs
-from grader.kernel.observers.trace import DOT, OTHER, SCORES
+from grader.checks.counted_pairs import CountedPairs, rows_of
+from grader.kernel.observers.trace import OTHER, SCORES
 from grader.spec.cases import Case
 
 
@@ -94,15 +94,14 @@ def _all_loops_ran(counted: CountedPairs) -> bool:
     """Whether tiles of queries were multiplied with keys as often as the mask requires."""
     if counted.product != "out":
         return False  # products of the forward pass would count as well
-    dots = counted.trace.arrays["dots"]
     # The products of a tile of q whose load is masked entirely are not recognised: OTHER.
-    of_scores = dots[np.isin(dots[:, DOT.index("product")], (SCORES, OTHER))]
+    of_scores = [d for d in rows_of(counted.trace, "dots") if d["product"] in (SCORES, OTHER)]
     heads, (tile_q, tile_k) = counted.visited.shape[0] * counted.visited.shape[1], counted.tile
     by_keys = np.logical_or.reduceat(
         counted.due, np.arange(0, counted.due.shape[1], tile_k), axis=1
     )
     due = np.logical_or.reduceat(by_keys, np.arange(0, counted.due.shape[0], tile_q), axis=0)
-    ran = int(of_scores[:, DOT.index("count")].max(initial=0))
+    ran = max((dot["count"] for dot in of_scores), default=0)
     return ran >= heads * int(due.sum())
 
 

@@ -90,8 +90,7 @@ _OF_PAIRS: tuple[Callable[[Case, CountedPairs], Sighting | None], ...] = (
     pairs.not_aligned,
     pairs.wrong_pairs,
     pairs.masked_but_shown,
-    sums.discarded,
-    sums.doubled,
+    sums.of_product,
     others.other_window,
     others.other_pairs,
 )

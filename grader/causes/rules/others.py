@@ -12,8 +12,8 @@ import numpy as np
 from grader.causes.decide import Kind
 from grader.causes.rules.left_out import odd_start
 from grader.causes.rules.sighting import Result, Sighting, key_range, query_range
-from grader.checks.counted_pairs import CountedPairs
-from grader.kernel.observers.trace import DOT, OTHER, PRODUCTS, SCORES, Counter, Trace
+from grader.checks.counted_pairs import CountedPairs, rows_of
+from grader.kernel.observers.trace import OTHER, PRODUCTS, SCORES, Counter, Trace
 from grader.source.functions import Exchanged
 from grader.spec.cases import Case
 
@@ -89,7 +89,7 @@ def other_window(case: Case, counted: CountedPairs) -> Sighting | None:
 
 def no_product(trace: Trace, result: Result) -> Sighting | None:
     """Find a wrong output for which nothing was multiplied."""
-    products = set(trace.arrays["dots"][:, DOT.index("product")].tolist())
+    products = {dot["product"] for dot in rows_of(trace, "dots")}
     if OTHER in products or SCORES not in products or trace.count(Counter.UNKNOWN_DOTS):
         return None
     if result.nan and not result.computed_nan:  # not stored, so that its product is not compiled

@@ -17,13 +17,12 @@ from grader.causes.rules.left_out import (
 )
 from grader.causes.rules.sighting import (
     Sighting,
-    accesses,
     one_example,
     one_row,
     visible_to,
 )
-from grader.checks.counted_pairs import CountedPairs
-from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
+from grader.checks.counted_pairs import CountedPairs, accesses
+from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
 
 
@@ -299,7 +298,7 @@ def wrong_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
             ):
                 line, variant = counted.mask_line, "not_of_the_product"
             elif counted.product != "out":
-                if bare := int(counted.trace.arrays["bare"][PRODUCTS.index(counted.product)]):
+                if bare := counted.line_in("bare"):
                     return Sighting("NO-WEIGHTS", bare, located=True, product=counted.product)
                 line = counted.product_line
                 variant = "of_queries_not_masked" if counted.over_queries else "not_masked_for_dq"

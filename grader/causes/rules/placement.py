@@ -7,12 +7,10 @@ import dataclasses
 from grader.causes.decide import Kind
 from grader.causes.rules import sums
 from grader.causes.rules.sighting import Result, Sighting, line_of
+from grader.checks.counted_pairs import rows_of
 from grader.kernel.observers.trace import (
-    APART,
     GRADIENTS,
-    MISPLACED,
     OUTPUTS,
-    OVERWRITTEN,
     PRODUCTS,
     SCRATCH,
     STATISTIC,
@@ -29,15 +27,15 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
     if {"dq", "dk", "dv"} & set(wrong):
         wrong.append(SCRATCH)
     for name in wrong:
-        seen = dict(zip(MISPLACED, trace.arrays["misplaced"][OUTPUTS.index(name)], strict=True))
+        seen = rows_of(trace, "misplaced")[OUTPUTS.index(name)]
         if not all(seen.values()):
             continue
         side = "k" if name in ("dk", "dv") else "q"
         if seen["place"] in _met_apart(trace, side):
             continue  # it is also made of a row in its place: the load of the other one is wrong
         shown = "lse or delta" if name == SCRATCH else name
-        made, of = (_Row.of(case, side, int(seen[key])) for key in ("place", "row"))
-        line = int(seen["line"])
+        made, of = (_Row.of(case, side, seen[key]) for key in ("place", "row"))
+        line = seen["line"]
         variant = "number_per_query" if name in ("lse", SCRATCH) else ""
         if name in ("out", "lse") and _takes_rows_again(trace):
             line, variant = line_of(trace, "q"), "loaded"
@@ -58,7 +56,7 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
 
 def _met_apart(trace: Trace, side: str) -> set[int]:
     """Return the numbers, from 1, of two rows of q or k that met as if they were one row."""
-    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    (seen,) = rows_of(trace, "apart")
     of_keys = TAGGED[seen["one"]] in ("k", "v")
     return {seen["row"], seen["other_row"]} - {0} if of_keys == (side == "k") else set()
 
@@ -74,8 +72,7 @@ def _takes_rows_again(trace: Trace) -> bool:
 
 def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
     """Find a gradient to whose rows several programs of one launch store."""
-    for name, row in zip(GRADIENTS, trace.arrays["overwritten"].tolist(), strict=True):
-        seen = dict(zip(OVERWRITTEN, row, strict=True))
+    for name, seen in zip(GRADIENTS, rows_of(trace, "overwritten"), strict=True):
         if name not in result.wrong or not seen["line"] or not seen["first"]:
             continue
         if name == "dsink_logits":
@@ -101,7 +98,7 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
 
 def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     """Find rows of one head or tile that meet lse, delta or dout of another."""
-    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    (seen,) = rows_of(trace, "apart")
     if not seen["row"] or not seen["other_row"]:
         return None
     kinds = TAGGED[seen["one"]], TAGGED[seen["other"]]
@@ -141,7 +138,7 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
 
 def along_keys(trace: Trace, result: Result) -> Sighting | None:
     """Find lse or delta, one number per query, that meets keys."""
-    seen = {name: int(n) for name, n in zip(APART, trace.arrays["apart"], strict=True)}
+    (seen,) = rows_of(trace, "apart")
     keys = TAGGED[seen["other"]]
     if not seen["row"] or not seen["other_row"] or TAGGED[seen["one"]] != STATISTIC:
         return None

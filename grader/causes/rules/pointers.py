@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, repeated
-from grader.checks.counted_pairs import CountedPairs
+from grader.causes.rules.sighting import Result, Sighting, line_of, operand_at, repeated
+from grader.checks.counted_pairs import CountedPairs, accesses
 from grader.kernel.machine.tensors import Outside
-from grader.kernel.observers.trace import OPERANDS, Counter, Trace
+from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
 
 
@@ -173,20 +173,14 @@ def never_read(case: Case, trace: Trace) -> Sighting | None:
 
 def astray(case: Case, trace: Trace) -> Sighting | None:
     """Find a pointer so far off that it reads another tensor, or what lies between rows."""
-    line, number = trace.count(Counter.ASTRAY_LINE), trace.count(Counter.ASTRAY)
-    if not line or not 0 <= number < len(OPERANDS):
-        return None
-    name = OPERANDS[number]
-    return Sighting("READ-OUTSIDE", line, name=name)
+    line, name = operand_at(trace, Counter.ASTRAY_LINE, Counter.ASTRAY)
+    return Sighting("READ-OUTSIDE", line, name=name) if name else None
 
 
 def heads_apart(case: Case, trace: Trace) -> Sighting | None:
     """Find a product of the weights of one head with the rows of another."""
-    line, number = trace.count(Counter.HEADS_APART_LINE), trace.count(Counter.HEADS_APART)
-    if not line or not 0 <= number < len(OPERANDS):
-        return None
-    name = OPERANDS[number]
-    return Sighting("HEADS-APART", line, variant="weights", name=name)
+    line, name = operand_at(trace, Counter.HEADS_APART_LINE, Counter.HEADS_APART)
+    return Sighting("HEADS-APART", line, variant="weights", name=name) if name else None
 
 
 def pointers(case: Case, counted: CountedPairs) -> Sighting | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, repeated
+from grader.causes.rules.sighting import Result, Sighting, line_of, repeated
 from grader.checks.correctness import ranges
-from grader.checks.counted_pairs import CountedPairs
+from grader.checks.counted_pairs import CountedPairs, accesses
 from grader.kernel.observers.trace import GRADIENTS, Counter, Trace
 from grader.spec.cases import Case
 

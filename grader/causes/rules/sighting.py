@@ -10,8 +10,8 @@ import numpy as np
 
 from grader.causes.decide import Kind
 from grader.checks.correctness import ranges
-from grader.checks.counted_pairs import CountedPairs
-from grader.kernel.observers.trace import ACCESS, OPERANDS, Trace
+from grader.checks.counted_pairs import CountedPairs, accesses
+from grader.kernel.observers.trace import OPERANDS, Counter, Trace
 from grader.source.feeding import Spot
 from grader.spec.causes import Text, entry_of
 
@@ -92,12 +92,6 @@ class Result:
     computed_nan: bool = False
 
 
-def accesses(trace: Trace) -> list[dict[str, Any]]:
-    """Return the accesses with the columns of `ACCESS` and the `name` of the operand."""
-    rows = [dict(zip(ACCESS, row, strict=True)) for row in trace.arrays["accesses"].tolist()]
-    return [{"name": OPERANDS[row["operand"] - 1], **row} for row in rows]
-
-
 def repeated(trace: Trace, *names: str) -> list[dict[str, Any]]:
     """Return the accesses of the operands `names` that programs make more than once each."""
     rows = [row for row in accesses(trace) if row["count"] > row["programs"]]
@@ -108,6 +102,12 @@ def line_of(trace: Trace, operand: str) -> int:
     """Return the first line that reads an operand; 0 if several kernels read it, or none."""
     rows = [row for row in accesses(trace) if row["name"] == operand]
     return rows[0]["line"] if len({row["kernel"] for row in rows}) == 1 else 0
+
+
+def operand_at(trace: Trace, line: Counter, number: Counter) -> tuple[int, str]:
+    """Return the line and the operand that two counters have; (0, "") where nothing was seen."""
+    at, operand = trace.count(line), trace.count(number)
+    return (at, OPERANDS[operand]) if at and 0 <= operand < len(OPERANDS) else (0, "")
 
 
 def key_range(keys: np.ndarray) -> str:

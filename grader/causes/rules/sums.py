@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from grader.causes.rules.sighting import Result, Sighting
-from grader.checks.counted_pairs import CountedPairs
-from grader.kernel.observers.trace import COLUMNS, MIXED, OPERANDS, PRODUCTS, SCORES, Counter, Trace
+from grader.causes.rules.sighting import Result, Sighting, operand_at
+from grader.checks.counted_pairs import CountedPairs, rows_of
+from grader.kernel.observers.trace import MIXED, PRODUCTS, SCORES, Counter, Trace
 from grader.spec.cases import Case
 
 _FACTORS = dict(zip(PRODUCTS, ("v", "dout", "q", "k"), strict=True))
 
 
-def discarded(case: Case, counted: CountedPairs) -> Sighting | None:
-    line = int(counted.trace.arrays["discarded"][PRODUCTS.index(counted.product)])
-    if not line:
-        return None
-    return Sighting("PRODUCT-DISCARDED", line, located=True, product=counted.product)
-
-
-def doubled(case: Case, counted: CountedPairs) -> Sighting | None:
-    line = int(counted.trace.arrays["doubled"][PRODUCTS.index(counted.product)])
-    if not line:
-        return None
-    return Sighting("ACCUMULATOR-ADDED-TWICE", line, located=True, product=counted.product)
+def of_product(case: Case, counted: CountedPairs) -> Sighting | None:
+    """Find a product that is dropped, or an accumulator that is added to itself."""
+    ids = {"discarded": "PRODUCT-DISCARDED", "doubled": "ACCUMULATOR-ADDED-TWICE"}
+    for table, id in ids.items():
+        if line := counted.line_in(table):
+            return Sighting(id, line, located=True, product=counted.product)
+    return None
 
 
 def at_line(trace: Trace, counter: Counter) -> Sighting | None:
@@ -47,8 +42,7 @@ def scores_left_out(trace: Trace) -> Sighting | None:
 
 def columns_apart(trace: Trace) -> Sighting | None:
     """Find a dot over head_dim, or a stored product, whose tiles begin at different columns."""
-    for row, variant in zip(trace.arrays["columns"].tolist(), ("", "stored"), strict=True):
-        seen = dict(zip(COLUMNS, row, strict=True))
+    for seen, variant in zip(rows_of(trace, "columns"), ("", "stored"), strict=True):
         if seen["line"]:
             return Sighting(
                 "COLUMNS-APART",
@@ -62,10 +56,9 @@ def columns_apart(trace: Trace) -> Sighting | None:
 
 
 def turned(case: Case, trace: Trace) -> Sighting | None:
-    line, number = trace.count(Counter.TURNED_LINE), trace.count(Counter.TURNED)
-    if not line or not 0 <= number < len(OPERANDS):
+    line, values = operand_at(trace, Counter.TURNED_LINE, Counter.TURNED)
+    if not values:
         return None
-    values = OPERANDS[number]
     rows, axis = ("keys", "queries") if values in ("k", "v") else ("queries", "keys")
     return Sighting(
         "WEIGHTS-NOT-TRANSPOSED",

@@ -7,14 +7,13 @@ import math
 
 import torch
 
-from grader.causes.outputs import Outputs, factors_of
+from grader.causes.outputs import TILES, Outputs, factors_of
 
 _UNEXPLAINED = 1e-2  # of the error of the rows, at most
 _OF_COLUMN = 1e-3  # of the error of the worst column: less is rounding
 _ROWS = 24  # of one head, at most, in a fit
 _SHARE = 1e-3  # of the weights of a row: the count of a group with less is not clear
 _EQUATIONS = 2  # and more for each unknown
-TILES = (128, 64, 32, 16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +49,10 @@ class Rows:
         got, truth, values = self.got, self.truth, self.values
         cut = (tensor[:, columns] for tensor in (got, truth, values))
         return dataclasses.replace(self, **dict(zip(("got", "truth", "values"), cut, strict=True)))
+
+    def attention(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return the rows of scores, (..., rows, keys), under the right mask."""
+        return scores.masked_fill(~self.visible, -math.inf).softmax(-1) @ self.values
 
     def explained(self, made: torch.Tensor) -> bool:
         """Whether `made` explains the wrong rows."""
