@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from grader.causes.diagnose import Casebook
 from grader.isolate.compiled import compile_calls
 from grader.isolate.session import Budget, Session
 from grader.judge import compile_run
@@ -178,7 +177,7 @@ def judge(
     `source` is not looked at; with `policy` what its calls have PyTorch do is. `last` may call
     the problem's entry once more, in the worker that is there.
     """
-    run = run_of(source, problem, seed, device=device, policy=policy, casebook=Casebook(problem))
+    run = run_of(source, problem, seed, device=device, policy=policy)
     findings = Findings()
     for_one = functools.partial(compile_calls, capabilities=(80,))
     wanted = set(checks) if checks is not None else {check.id for check in problem.checks}

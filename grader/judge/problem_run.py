@@ -64,7 +64,6 @@ class ProblemRun:
         source: Source,
         seed: str,
         sessions: Sessions,
-        casebook: Casebook | None = None,
         *,
         compiles_ahead: bool = False,
         kernels: Path | None = None,
@@ -80,8 +79,8 @@ class ProblemRun:
         torch.set_num_threads(1)
         self.problem, self.source, self.seed, self.sessions = problem, source, seed, sessions
         self.calls = 0  # cases in which the submission's code may have run
-        self._casebook = casebook or Casebook(problem)
-        self._of_bridge = type(self._casebook)(problem, bridge=True) if problem.bridge else None
+        self._casebook = Casebook(problem)
+        self._of_bridge = Casebook(problem, bridge=True) if problem.bridge else None
         self.compiling = CompileRun(
             *(problem, source, seed, compiles_ahead, kernels, chips),
             tell=lambda text: send(Phase(problem=problem.id, text=text, submission=True)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from grader.causes.rules.sighting import Result, Sighting, line_of, operand_at, repeated
@@ -192,19 +194,18 @@ def pointers(case: Case, counted: CountedPairs) -> Sighting | None:
         if not size:
             continue
         if step == 0:
-            return Sighting(
-                "POINTER-STANDS-STILL",
-                row["line"],
-                name=name,
-                what=f"{size} rows",
-                along="rows",
-                stride="row stride",
-            )
+            return stands_still(row, f"{size} rows", "rows", "row stride")
         if step == size != size * stride:
             return Sighting(
                 "POINTER-WITHOUT-STRIDE", row["line"], name=name, size=size, stride=stride
             )
     return None
+
+
+def stands_still(row: dict[str, Any], what: str, along: str, stride: str) -> Sighting:
+    """Say that a pointer does not move between tiles of `what`, nor by its `stride`."""
+    line, name, id = row["line"], row["name"], "POINTER-STANDS-STILL"
+    return Sighting(id, line, name=name, what=what, along=along, stride=stride)
 
 
 def outside(how: str, line: int, of: str) -> Sighting | None:

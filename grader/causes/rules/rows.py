@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from grader.causes.rules.pointers import stands_still
 from grader.causes.rules.sighting import Result, Sighting, line_of, repeated
 from grader.checks.correctness import ranges
 from grader.checks.counted_pairs import CountedPairs, accesses
@@ -160,14 +161,7 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
         return _nothing_read(trace)
     for row in repeated(trace, "x"):
         if row["step"] == 0 and not reads.all():
-            return Sighting(
-                "POINTER-STANDS-STILL",
-                row["line"],
-                name="x",
-                what="tile",
-                along="columns",
-                stride="column stride",
-            )
+            return stands_still(row, "tile", "columns", "column stride")
     columns, rows = (reads == 0).all(axis=0), (reads == 0).all(axis=1)
     if columns.any() and not columns.all() and (reads[:, ~columns] == 1).all():
         first, end = np.flatnonzero(columns)[[0, -1]].tolist()
@@ -191,14 +185,8 @@ def elements_of_w(case: Case, trace: Trace) -> Sighting | None:
     reads = trace.arrays["visits"].sum(axis=0, dtype=np.int64)
     for row in repeated(trace, "w"):
         if row["step"] == 0 and row["size"] < case.cols and (reads == 1).all():
-            return Sighting(
-                "POINTER-STANDS-STILL",
-                row["line"],
-                name="w",
-                what="element" if row["size"] == 1 else f"{row['size']} elements",
-                along="columns",
-                stride="stride of w",
-            )
+            what = "element" if row["size"] == 1 else f"{row['size']} elements"
+            return stands_still(row, what, "columns", "stride of w")
     return None
 
 
