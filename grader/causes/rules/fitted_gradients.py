@@ -16,6 +16,7 @@ from grader.causes.rules.fitted_sinks import far_pairs, logits
 from grader.causes.rules.fitted_weights import masks_of, other_delta, other_weights
 from grader.causes.rules.head import DELTA_OF_TILE, NAMES, OPERANDS, ROWS, Head, head_of
 from grader.causes.rules.sighting import Sighting, by_numbers
+from grader.checks.correctness import are
 
 _COLUMNS = 16  # of head_dim: enough for a few numbers of a whole head
 _SAME = 1e-2  # of two factors
@@ -127,11 +128,10 @@ def _scaled(wrong: list[Head]) -> Sighting | None:
         return None
     name = _named(wrong[0], factors[0])
     names = [name for name in ("dq", "dk", "dv") if name in {head.name for head in wrong}]
-    are = f"{', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"{names[0]} is"
     times = f"{factors[0]:.4g}{f' ({name})' if name else ''}"
     return by_numbers(
         "GRADIENT-SCALED",
-        are=are,
+        are=are(names),
         times=times,
         they="they" if names[1:] else "it",
         where=wrong[0].where,

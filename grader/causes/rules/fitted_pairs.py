@@ -10,7 +10,7 @@ import torch
 from grader.causes.outputs import TILES, Outputs, factors_of, tiles_of
 from grader.causes.rules.head import ROWS, Head
 from grader.causes.rules.sighting import Sighting, by_numbers
-from grader.checks.correctness import ranges, ranges_of
+from grader.checks.correctness import named, ranges
 from grader.spec.cases import Case
 from reference.variants import Case as Known
 from reference.variants import attend
@@ -39,8 +39,7 @@ class _Parts:
         """Name some of the parts."""
         if self.first_head is None:
             return f"{self.what} {ranges(self.rows[which].any(0))}"
-        heads = [self.first_head + int(n) for n in torch.nonzero(which)]
-        return f"query head{'s' if len(heads) > 1 else ''} {ranges_of(heads)}"
+        return named("query head", [self.first_head + int(n) for n in torch.nonzero(which)])
 
 
 def other_pairs(head: Head) -> Sighting | None:

@@ -14,9 +14,9 @@ import torch
 
 from grader.causes.outputs import Outputs, tiles_of
 from grader.causes.rules.fitted_scores import other_columns, other_scale, scale_of_some_tiles
-from grader.causes.rules.sighting import Sighting, by_numbers, key_range
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.causes.rules.wrong_rows import Rows, counts_of, wrong_rows
-from grader.checks.correctness import ranges_of
+from grader.checks.correctness import named_ranges, ranges_of
 from grader.spec.cases import Case
 
 _SAME = 1e-2  # relative, of two weights
@@ -79,13 +79,13 @@ def _shares_of_tiles(rows: Rows, columns: str = "") -> Sighting | None:
         if float(spread[row]) <= 5 * _SAME * float(numbers.nan_to_num(0.0).abs().max()):
             return None  # one factor for the whole row
         of_tile = [t for t in range(len(tiles)) if known[row, t]]
-        shown = ", ".join(f"{key_range(tiles[t])} {float(numbers[t]):.3g}" for t in of_tile[:4])
+        each = (f"{named_ranges('key', tiles[t])} {float(numbers[t]):.3g}" for t in of_tile[:4])
         return by_numbers(
             "TILE-SHARES",
             tile=tile,
             columns=columns,
             row=rows.queries[row],
-            shown=shown + (", ..." if len(of_tile) > 4 else ""),
+            shown=", ".join(each) + (", ..." if len(of_tile) > 4 else ""),
         )
     return None
 
@@ -176,5 +176,5 @@ def _as_keys(rows: Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting
     if missing.all() or not (missing | twice).any():
         return None
     words = (("left out", missing), ("counted twice", twice))
-    what = [f"{key_range(keys)} {word}" for word, keys in words if keys.any()]
+    what = [f"{named_ranges('key', keys)} {word}" for word, keys in words if keys.any()]
     return by_numbers("OTHER-KEYS", keys=" and ".join(what), of_row=of_row)

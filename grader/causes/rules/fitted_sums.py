@@ -10,7 +10,7 @@ import torch
 
 from grader.causes.outputs import Outputs, factors_of
 from grader.causes.rules.sighting import Sighting, by_numbers, line_of
-from grader.checks.correctness import Expected, element_errors, ranges
+from grader.checks.correctness import Expected, element_errors, named_ranges
 from grader.kernel.observers.trace import Trace
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
@@ -157,7 +157,7 @@ def _spans(counts: torch.Tensor, tile: int, cols: int) -> list[str]:
         alike = left & ((counts - count).abs() <= _SAME * max(1.0, abs(count)))
         columns = alike.repeat_interleave(tile)[:cols]
         one = int(columns.sum()) == 1
-        spans.append(f"column{'' if one else 's'} {ranges(columns)} {_times(count, one)}")
+        spans.append(f"{named_ranges('column', columns)} {_times(count, one)}")
         left &= ~alike
     return spans
 

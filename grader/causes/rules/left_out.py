@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.causes.rules.sighting import Sighting, line_of, query_range
-from grader.checks.correctness import ranges
+from grader.causes.rules.sighting import Sighting, line_of
+from grader.checks.correctness import named_ranges, ranges
 from grader.checks.counted_pairs import CountedPairs, rows_of
 from grader.kernel.observers.trace import OTHER, SCORES
 from grader.spec.cases import Case
@@ -23,13 +23,13 @@ def is_uneven(counted: CountedPairs) -> bool:
 
 def uneven(counted: CountedPairs) -> Sighting:
     batch, head, _, key = counted.example(counted.twice)
-    twice = query_range(counted.twice[batch, head, :, key])
+    twice = named_ranges("query", counted.twice[batch, head, :, key])
     pairs = f"key {key} counted {twice} of query head {head} twice"
     first = head // counted.group * counted.group
     for other in (head, *range(first, first + counted.group)):
         missing = counted.missing[batch, other, :, key]
         if missing.any():
-            pairs += f", and never {query_range(missing)} of query head {other}"
+            pairs += f", and never {named_ranges('query', missing)} of query head {other}"
             break
     return Sighting(
         "HEADS-WITH-OTHER-PAIRS", counted.loop_line, product=counted.product, pairs=pairs
@@ -48,7 +48,7 @@ def skipped_rows(counted: CountedPairs) -> Sighting | None:
             "QUERIES-NEVER-LOADED",
             line,
             variant="by_seqlen_k",
-            queries=query_range(past),
+            queries=named_ranges("query", past),
             head=0,
             neighbours="those before them",
         )
@@ -63,7 +63,7 @@ def skipped_rows(counted: CountedPairs) -> Sighting | None:
             "QUERIES-NEVER-LOADED",
             line,
             variant="of_whole_tiles",
-            queries=query_range(nothing[batch, head]),
+            queries=named_ranges("query", nothing[batch, head]),
             head=head,
         )
     most = counted.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # if a tile holds a group
@@ -83,7 +83,7 @@ def skipped_rows(counted: CountedPairs) -> Sighting | None:
             return Sighting(
                 "QUERIES-NEVER-LOADED",
                 line,
-                queries=query_range(among),
+                queries=named_ranges("query", among),
                 head=head,
                 neighbours=neighbours,
             )
@@ -140,7 +140,7 @@ def heads_never_taken(counted: CountedPairs) -> Sighting | None:
     more = ""
     again = counted.twice.any(axis=(0, 2, 3))
     if again.any():
-        more = f", query head{'s'[: int(again.sum()) > 1]} {ranges(again)} more than once"
+        more = f", {named_ranges('query head', again)} more than once"
     return Sighting(
         "HEADS-LEFT-OUT",
         counted.product_line,

@@ -6,6 +6,7 @@ import dataclasses
 
 from grader.causes.decide import Kind
 from grader.causes.rules.sighting import Sighting
+from grader.checks.correctness import are
 from grader.kernel.observers.trace import MINUS, NAN_MAKERS, Counter, Trace
 from grader.spec.cases import Case
 from grader.spec.trace_record import TraceRecord
@@ -95,10 +96,8 @@ class Rounding:
     @property
     def proof(self) -> str:
         """What was seen with this rounding alone, and without any."""
-        *first, last = self.wrong
-        are = f"{', '.join(first)} and {last} are" if first else f"{last} is"
         error = f"this one alone makes the error {self.margin:.2g} times {self.allowed}"
-        return f"without any rounding {are} right; {error}"
+        return f"without any rounding {are(self.wrong)} right; {error}"
 
 
 def of_state(record: TraceRecord, role: str, *, in_unit: bool, located: bool) -> Sighting | None:

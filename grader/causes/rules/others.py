@@ -11,7 +11,8 @@ import numpy as np
 
 from grader.causes.decide import Kind
 from grader.causes.rules.left_out import odd_start
-from grader.causes.rules.sighting import Result, Sighting, key_range, query_range
+from grader.causes.rules.sighting import Result, Sighting
+from grader.checks.correctness import named_ranges
 from grader.checks.counted_pairs import CountedPairs, rows_of
 from grader.kernel.observers.trace import OTHER, PRODUCTS, SCORES, Counter, Trace
 from grader.source.functions import Exchanged
@@ -35,14 +36,14 @@ def other_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
     pairs = np.broadcast_to(both, wrong.shape) & wrong
     batch, head, query, key = counted.example(pairs if pairs.any() else wrong)
     if counted.over_queries:
-        row, due = f"key {key}", query_range(counted.due[:, key])
+        row, due = f"key {key}", named_ranges("query", counted.due[:, key])
         took = counted.taken[batch, head, :, key]
-        of_row = query_range(took) if took.any() else "no query"
+        of_row = named_ranges("query", took) if took.any() else "no query"
         verb = "is seen by"
     else:
-        row, due = f"query {query}", key_range(counted.due[query])
+        row, due = f"query {query}", named_ranges("key", counted.due[query])
         took = counted.taken[batch, head, query]
-        of_row = key_range(took) if took.any() else "no key"
+        of_row = named_ranges("key", took) if took.any() else "no key"
         verb = "sees"
     what = "queries" if counted.over_queries else "keys"
     masked = bool(wrong.any() and (counted.masks[wrong] > 0).all())

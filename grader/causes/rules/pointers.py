@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from grader.base.text import plural
 from grader.causes.rules.sighting import Result, Sighting, line_of, operand_at, repeated
 from grader.checks.counted_pairs import CountedPairs, accesses
 from grader.kernel.machine.tensors import Outside
@@ -113,7 +114,7 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
             variant=variant,
             name=name,
             owners=" and ".join(owners),
-            moves=f"{got} element{'s'[: got != 1]}",
+            moves=plural(got, "element"),
             what=what,
             due=due,
         )

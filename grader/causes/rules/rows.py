@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from grader.base.text import plural
 from grader.causes.rules.pointers import stands_still
 from grader.causes.rules.sighting import Result, Sighting, line_of, repeated
 from grader.checks.correctness import ranges
@@ -86,8 +87,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
 
 def _nothing_stored(trace: Trace) -> Sighting | None:
     line, programs = trace.count(Counter.IDLE_STORE_LINE), trace.count(Counter.PROGRAMS)
-    text = f"{programs} program{'s' if programs > 1 else ''}"
-    return Sighting("NOTHING-STORED", line, programs=text) if line else None
+    return Sighting("NOTHING-STORED", line, programs=plural(programs, "program")) if line else None
 
 
 def rows_of_gradient(case: Case, counted: CountedPairs, result: Result) -> Sighting | None:
@@ -197,5 +197,5 @@ def _nothing_read(trace: Trace) -> Sighting | None:
         return None
     if line_of(trace, "w"):  # its loop over columns did run
         return Sighting("INPUT-NEVER-READ", name="x", others="w")
-    text = f"{programs} program{'s' if programs > 1 else ''}"
+    text = plural(programs, "program")
     return Sighting("COLUMNS-NEVER-READ", variant="none_read", programs=text)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grader.causes.decide import Kind
-from grader.checks.correctness import ranges
+from grader.checks.correctness import named_ranges
 from grader.checks.counted_pairs import CountedPairs, accesses
 from grader.kernel.observers.trace import OPERANDS, Counter, Trace
 from grader.source.feeding import Spot
@@ -110,14 +110,6 @@ def operand_at(trace: Trace, line: Counter, number: Counter) -> tuple[int, str]:
     return (at, OPERANDS[operand]) if at and 0 <= operand < len(OPERANDS) else (0, "")
 
 
-def key_range(keys: np.ndarray) -> str:
-    return ("key " if keys.sum() == 1 else "keys ") + ranges(keys)
-
-
-def query_range(queries: np.ndarray) -> str:
-    return ("query " if queries.sum() == 1 else "queries ") + ranges(queries)
-
-
 def visible_to(counted: CountedPairs) -> str:
     """Name what a row of the result should count: keys of a query, or queries of a key."""
     return "queries that see the key" if counted.over_queries else "visible keys"
@@ -127,9 +119,9 @@ def one_row(counted: CountedPairs, pairs: np.ndarray, verb: str) -> str:
     """Describe one row of the result: "query 3 of head 0 counted keys 4-7", or a key's queries."""
     batch, head, query, key = counted.example(pairs)
     if counted.over_queries:
-        queries = query_range(pairs[batch, head, :, key])
+        queries = named_ranges("query", pairs[batch, head, :, key])
         return f"key {key} {verb} {queries} of query head {head}"
-    return f"query {query} of head {head} {verb} {key_range(pairs[batch, head, query])}"
+    return f"query {query} of head {head} {verb} {named_ranges('key', pairs[batch, head, query])}"
 
 
 def one_example(counted: CountedPairs) -> str:
