@@ -27,7 +27,9 @@ def walk(due=CAUSAL, tile=(TILE, TILE), heads=(1, 1), **given):
         **{n: np.zeros(shape, np.uint8) for n in ("masks", "masked_at", "taken_at", "again_at")},
     }
     lines = {f.name: 1 for f in dataclasses.fields(CountedPairs) if f.name.endswith("_line")}
-    return CountedPairs(product="out", trace=None, due=due, tile=tile, **(arrays | given), **lines)
+    return CountedPairs(
+        product="out", case=None, trace=None, due=due, tile=tile, **(arrays | given), **lines
+    )
 
 
 def changed(name, where, value=True):

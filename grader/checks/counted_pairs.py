@@ -58,6 +58,7 @@ class CountedPairs:
     """
 
     product: str
+    case: Case
     trace: Trace
     due: np.ndarray
     visited: np.ndarray
@@ -99,6 +100,22 @@ class CountedPairs:
                 return batch, head * group + int(there.argmax())
         batch, head = np.unravel_index(int(wrong.argmax()), wrong.shape)
         return int(batch), int(head)
+
+    @property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the queries, (queries, 1), and of the keys, (1, keys)."""
+        query, key = np.ogrid[: self.case.seqlen_q, : self.case.seqlen_k]
+        return query, key
+
+    @property
+    def window(self) -> int:
+        """The size of the window, which without one holds all keys before the query."""
+        return self.case.kwargs.get("window_size", self.case.seqlen_q)
+
+    @property
+    def sinks(self) -> int:
+        """The number of sink tokens."""
+        return self.case.kwargs.get("num_sink_tokens", 0)
 
     @property
     def group(self) -> int:
@@ -239,6 +256,7 @@ def counted_pairs(
     due = due_pairs(problem_id, case)
     return CountedPairs(
         product=product,
+        case=case,
         trace=trace,
         due=due,
         visited=visited,

@@ -8,7 +8,6 @@ from grader.causes.rules.sighting import Sighting, line_of
 from grader.checks.correctness import named_ranges, ranges
 from grader.checks.counted_pairs import CountedPairs, rows_of
 from grader.kernel.observers.trace import OTHER, SCORES
-from grader.spec.cases import Case
 
 
 def is_uneven(counted: CountedPairs) -> bool:
@@ -154,9 +153,9 @@ def heads_never_taken(counted: CountedPairs) -> Sighting | None:
     )
 
 
-def kernel_of_missing(case: Case, counted: CountedPairs) -> tuple[int, ...]:
+def kernel_of_missing(counted: CountedPairs) -> tuple[int, ...]:
     """Return lines of the kernel that should count the missing pairs: all sinks, or all windows."""
-    far, missing = before_the_window(case), counted.missing
+    far, missing = before_the_window(counted), counted.missing
     for side in (far, ~far):
         if not (missing & ~side).any():
             alike = counted.taken & side
@@ -167,8 +166,7 @@ def kernel_of_missing(case: Case, counted: CountedPairs) -> tuple[int, ...]:
     return ()
 
 
-def before_the_window(case: Case) -> np.ndarray:
+def before_the_window(counted: CountedPairs) -> np.ndarray:
     """Return which pairs, (query, key), are of a key before the window of the query."""
-    query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
-    before: np.ndarray = query - key >= case.kwargs.get("window_size", case.seqlen_q)
-    return before
+    query, key = counted.places
+    return query - key >= counted.window

@@ -22,7 +22,7 @@ _LARGEST = 2**31 - 1
 _ROWS = {"out": "v", "dv": "dout", "dk": "q", "dq": "k"}
 
 
-def other_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
+def other_pairs(counted: CountedPairs) -> Sighting | None:
     """Name the pairs of a row and those that are due, where no other rule explains them."""
     missing, extra = counted.missing, counted.extra
     wrong = missing | extra
@@ -62,19 +62,19 @@ def other_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
     )
 
 
-def other_window(case: Case, counted: CountedPairs) -> Sighting | None:
+def other_window(counted: CountedPairs) -> Sighting | None:
     """Find another window and number of sinks that explain the pairs of all rows."""
-    if "window_size" not in case.kwargs or (counted.taken != counted.taken[:1, :1]).any():
+    if "window_size" not in counted.case.kwargs or (counted.taken != counted.taken[:1, :1]).any():
         return None
     taken = counted.taken[0, 0]
     hidden = np.flatnonzero(~taken[-1])  # of the last query: between its sinks and its window
     if not hidden.size or not taken.any():
         return None
     window, sinks = len(taken) - 1 - int(hidden[-1]), int(hidden[0])
-    query, key = np.ogrid[: len(taken), : len(taken)]
+    query, key = counted.places
     if (taken != ((key <= query) & ((query - key < window) | (key < sinks)))).any():
         return None
-    due, due_sinks = case.kwargs["window_size"], case.kwargs.get("num_sink_tokens", 0)
+    due, due_sinks = counted.window, counted.sinks
     if window == min(due, len(taken)):
         return None  # the number of sinks alone may depend on tiles
     of_sinks = [f", and of {n} sinks" if sinks or due_sinks else "" for n in (sinks, due_sinks)]

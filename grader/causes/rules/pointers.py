@@ -174,19 +174,19 @@ def never_read(case: Case, trace: Trace) -> Sighting | None:
     return Sighting("INPUT-NEVER-READ", min(again, default=0), name=missing[0], others=others)
 
 
-def astray(case: Case, trace: Trace) -> Sighting | None:
+def astray(trace: Trace) -> Sighting | None:
     """Find a pointer so far off that it reads another tensor, or what lies between rows."""
     line, name = operand_at(trace, Counter.ASTRAY_LINE, Counter.ASTRAY)
     return Sighting("READ-OUTSIDE", line, name=name) if name else None
 
 
-def heads_apart(case: Case, trace: Trace) -> Sighting | None:
+def heads_apart(trace: Trace) -> Sighting | None:
     """Find a product of the weights of one head with the rows of another."""
     line, name = operand_at(trace, Counter.HEADS_APART_LINE, Counter.HEADS_APART)
     return Sighting("HEADS-APART", line, variant="weights", name=name) if name else None
 
 
-def pointers(case: Case, counted: CountedPairs) -> Sighting | None:
+def pointers(counted: CountedPairs) -> Sighting | None:
     """Find a pointer that stands still between tiles, or moves by rows without their stride."""
     if not counted.missing.any() and not counted.trace.count(Counter.MISMATCHED):
         return None

@@ -90,7 +90,7 @@ def _nothing_stored(trace: Trace) -> Sighting | None:
     return Sighting("NOTHING-STORED", line, programs=plural(programs, "program")) if line else None
 
 
-def rows_of_gradient(case: Case, counted: CountedPairs, result: Result) -> Sighting | None:
+def rows_of_gradient(counted: CountedPairs, result: Result) -> Sighting | None:
     """Find the last rows of a gradient, if nothing is stored to them and nothing read for them."""
     if counted.product not in GRADIENTS or not result.nan:
         return None

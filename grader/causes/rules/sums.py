@@ -5,12 +5,11 @@ from __future__ import annotations
 from grader.causes.rules.sighting import Result, Sighting, operand_at
 from grader.checks.counted_pairs import CountedPairs, rows_of
 from grader.kernel.observers.trace import MIXED, PRODUCTS, SCORES, Counter, Trace
-from grader.spec.cases import Case
 
 _FACTORS = dict(zip(PRODUCTS, ("v", "dout", "q", "k"), strict=True))
 
 
-def of_product(case: Case, counted: CountedPairs) -> Sighting | None:
+def of_product(counted: CountedPairs) -> Sighting | None:
     """Find a product that is dropped, or an accumulator that is added to itself."""
     ids = {"discarded": "PRODUCT-DISCARDED", "doubled": "ACCUMULATOR-ADDED-TWICE"}
     for table, id in ids.items():
@@ -55,7 +54,7 @@ def columns_apart(trace: Trace) -> Sighting | None:
     return None
 
 
-def turned(case: Case, trace: Trace) -> Sighting | None:
+def turned(trace: Trace) -> Sighting | None:
     line, values = operand_at(trace, Counter.TURNED_LINE, Counter.TURNED)
     if not values:
         return None
@@ -70,7 +69,7 @@ def turned(case: Case, trace: Trace) -> Sighting | None:
     )
 
 
-def mixed(case: Case, trace: Trace) -> Sighting | None:
+def mixed(trace: Trace) -> Sighting | None:
     line = trace.count(Counter.MIXED_LINE)
     if not line or not 0 <= trace.count(Counter.MIXED) < len(MIXED):
         return None
@@ -81,7 +80,7 @@ def mixed(case: Case, trace: Trace) -> Sighting | None:
     )
 
 
-def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
+def wrong_product(trace: Trace, result: Result) -> Sighting | None:
     """Find an output to which the product of another one was stored."""
     stored = {
         name: (PRODUCTS[int(product) - 1], int(line))
