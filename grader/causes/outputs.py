@@ -16,6 +16,7 @@ from reference.variants import case_of
 
 LOG2E = 1.0 / math.log(2.0)
 TILES = (128, 64, 32, 16)  # sizes in rows that fits try
+_UNEXPLAINED = 1e-2  # of an error, at most, where a fit explains it
 _ALIKE = 1e-3  # relative, of two numbers of which one is fitted
 NEXT_TO_MINUS_INF = -1e4  # some kernels begin a maximum below it, where no right number is
 
@@ -52,6 +53,11 @@ def factors_of(parts: torch.Tensor, got: torch.Tensor, most: float) -> torch.Ten
     if not found.isfinite().all() or not left <= most:
         return None
     return found[..., 0] / size[..., 0]
+
+
+def unexplained(got: torch.Tensor, truth: torch.Tensor | float) -> float:
+    """Return the largest norm that the residual of a fit to a wrong result may have."""
+    return _UNEXPLAINED * float((got - truth).norm())
 
 
 def names_of(value: float, named: Mapping[str, float]) -> list[str]:

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 
 import torch
 
-from grader.causes.outputs import LOG2E, Outputs
+from grader.causes.outputs import LOG2E, Outputs, unexplained
 from grader.causes.rules.sighting import Sighting, by_numbers
 from reference.variants import attend
 
-_UNEXPLAINED = 1e-2  # of the error, at most
 _SHARE = 1e-3  # of a denominator: a term that has less cannot be read from it
 _SAME = 1e-2  # relative, of two terms
 _FEWEST = 16  # rows of a head
@@ -43,9 +42,7 @@ class _Denominators:
 
     def explained_by(self, made: torch.Tensor) -> bool:
         """Whether `made` explains the result."""
-        if not made.isfinite().all():
-            return False
-        return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
+        return float((made - self.got).norm()) <= unexplained(self.got, self.truth)
 
     def found(self) -> torch.Tensor:
         """Return the term beside the keys in each row; NaN where it is too small to be read."""

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from grader.causes.outputs import TILES, Outputs, factors_of, tiles_of
+from grader.causes.outputs import TILES, Outputs, factors_of, tiles_of, unexplained
 from grader.causes.rules.head import ROWS, Head
 from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import named, ranges
@@ -97,7 +97,7 @@ def _of_counts(
     chosen = chosen[:: -(-len(chosen) // _ROWS)]
     shares = (of_rows[chosen][:, None, :] * parts.rows) @ summed  # (rows, parts, head_dim)
     got, truth = head.got[chosen], head.truth[chosen]
-    counts = factors_of(shares, got, 1e-2 * float((got - truth).norm()))
+    counts = factors_of(shares, got, unexplained(got, truth))
     if counts is None:
         return None
     size = shares.norm(dim=-1).clamp(min=1e-300)

@@ -42,7 +42,7 @@ def astray(case: Case, trace: Trace, names: tuple[str, ...]) -> Sighting | None:
 def _of_attention(
     problem_id: str, case: Case, trace: Trace, result: Result
 ) -> Iterator[Sighting | None]:
-    yield numbers.unwritten(trace)
+    yield sums.at_line(trace, Counter.UNWRITTEN_LINE)
     yield placement.misplaced(case, trace, result)
     yield rows.query_rows(case, trace)
     yield pointers.strides(case, trace)

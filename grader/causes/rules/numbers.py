@@ -46,12 +46,6 @@ def by_zero(trace: Trace) -> Sighting | None:
     return Sighting("SUM-OUT-OF-RANGE", line, variant="zero", part="divisor", symptom=True)
 
 
-def unwritten(trace: Trace) -> Sighting | None:
-    """Find a load of memory before anything is stored there: all later numbers depend on it."""
-    line = trace.count(Counter.UNWRITTEN_LINE)
-    return Sighting("UNWRITTEN-READ", line) if line else None
-
-
 def first_nan(trace: Trace) -> tuple[int, str]:
     """Return the line of the first NaN and what makes it; 0 if several operations make one."""
     if trace.count(Counter.NAN_KINDS) != 1:

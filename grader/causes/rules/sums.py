@@ -21,15 +21,17 @@ def of_product(counted: CountedPairs) -> Sighting | None:
 def at_line(trace: Trace, counter: Counter) -> Sighting | None:
     """Return the mistake of which a counter has a line.
 
-    A tile that is not transposed, a maximum or a sum over queries, or infinite weights.
+    A load of what nobody stored, on which all later numbers depend; a tile that is not transposed;
+    a maximum or a sum over queries; infinite weights.
     """
-    line = trace.count(counter)
+    line, located = trace.count(counter), (Counter.CROSSED_LINE, Counter.OVER_QUERIES_LINE)
     id = {
+        Counter.UNWRITTEN_LINE: "UNWRITTEN-READ",
         Counter.CROSSED_LINE: "TILE-NOT-TRANSPOSED",
         Counter.OVER_QUERIES_LINE: "REDUCED-OVER-QUERIES",
         Counter.INFINITE_LINE: "WEIGHTS-INFINITE",
     }[counter]
-    return Sighting(id, line, located=counter != Counter.INFINITE_LINE) if line else None
+    return Sighting(id, line, located=counter in located) if line else None
 
 
 def scores_left_out(trace: Trace) -> Sighting | None:
