@@ -7,6 +7,7 @@ where its weight, not masked, was in the product in question.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ class CountedPairs:
         query, key = (int(i) for i in np.argwhere(here)[0])
         return batch, head, query, key
 
-    @property
+    @functools.cached_property
     def missing(self) -> np.ndarray:
         """Pairs that are due and were never taken."""
         return self.due & ~self.taken
@@ -186,7 +187,7 @@ class CountedPairs:
         """Missing pairs that no mask hid: a number of their row, such as lse, made the weight 0."""
         return self.missing & (self.masks == DROWNED)
 
-    @property
+    @functools.cached_property
     def extra(self) -> np.ndarray:
         """Pairs that were taken and are not due."""
         return ~self.due & self.taken

@@ -94,7 +94,7 @@ def other_products(wrong: Outputs) -> Sighting | None:
         return None
     terms = zip(factors.tolist(), sums, strict=True)
     made = [_times(factor) + name for factor, name in terms if abs(factor) > _LEFT_OVER]
-    return by_numbers("OTHER-PRODUCTS", made=" + ".join(made) or "0") if made else None
+    return by_numbers("OTHER-PRODUCTS", made=" + ".join(made)) if made else None
 
 
 def other_lse(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
