@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
-from grader.checks.correctness import Expected
+from grader.checks.correctness import Expected, element_errors
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
 from reference.variants import Case as Known
@@ -30,11 +32,26 @@ class Outputs:
     inputs: Inputs
     got: dict[str, torch.Tensor]
     expected: Expected
+    # What a known mistake predicts, and how this compares with it: see `grader.causes.fitting`.
+    compared: WeakIdKeyDictionary = dataclasses.field(default_factory=WeakIdKeyDictionary)
 
     @property
     def known(self) -> Known:
         """The inputs in fp64 and what is derived from them, for problems of attention alone."""
         return case_of(self.problem_id, self.inputs.all, self.case.kwargs)
+
+    @functools.cached_property
+    def tight(self) -> Expected | None:
+        """What is expected where fp32 is computed exactly and TF32 would do, else None."""
+        if self.expected.precision != "tf32":
+            return None
+        return dataclasses.replace(self.expected, honest=self.expected.truth, precision="fp32")
+
+    @functools.cached_property
+    def right(self) -> dict[str, torch.Tensor]:
+        """Which elements of each output are right all the same."""
+        names, expected = self.expected.truth, self.expected
+        return {name: element_errors(name, self.got[name], expected) <= 1.0 for name in names}
 
 
 def factors_of(parts: torch.Tensor, got: torch.Tensor, most: float) -> torch.Tensor | None:

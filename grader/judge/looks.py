@@ -82,9 +82,8 @@ class Looks:
             self._casebook.add_state(place, state)
             sighting = sighting or (state if state.id == "MAXIMUM-IN-ANOTHER-UNIT" else None)
         if trace is not None:
-            numbers = called.inputs, called.evidence.outputs, called.expected
             sighting = sighting or look(called.problem.id, case, trace, result)
-            sighting = sighting or as_read(case, trace, *numbers) or by_zero(trace)
+            sighting = sighting or as_read(called.outputs, trace) or by_zero(trace)
             found = None if of_dot and sighting else found
         sighting = sighting or of_rounding
         if sighting is not None:

@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 
 from grader.causes.diagnose import Casebook, named_alike
-from grader.causes.outputs import Outputs
 from grader.causes.rules.numbers import rounded
 from grader.causes.rules.scaled import of_numbers
 from grader.causes.rules.sighting import Result
@@ -296,8 +295,7 @@ class ProblemRun:
             casebook.add_right(case, again)
         if not called.differences:
             return Seen()
-        got, expected = called.evidence.outputs, called.expected
-        wrong = Outputs(self.problem.id, case, called.inputs, got, expected)
+        wrong = called.outputs
         casebook.add_wrong(at.place, wrong, again)
         if at.check.bridge and case.rows is None:
             return Seen()

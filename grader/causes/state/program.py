@@ -7,6 +7,7 @@ import functools
 
 import numpy as np
 
+from grader.causes.outputs import Outputs
 from grader.causes.rules.sighting import Sighting
 from grader.causes.state import program_record
 from grader.causes.state.comparing import Part, compare
@@ -52,6 +53,12 @@ class Called:
     def place(self) -> str:
         """The name of the case, such as "window:2"."""
         return f"{self.check.id}:{self.number}"
+
+    @property
+    def outputs(self) -> Outputs:
+        """What came back, and what should have."""
+        got = self.evidence.outputs
+        return Outputs(self.problem.id, self.case, self.inputs, got, self.expected)
 
     def to_follow(self, program: Ids | None = None) -> RoundsShape:
         """Return what another call has to follow: `program`, or that of the worst element."""
