@@ -120,6 +120,7 @@ def test_the_worst_letter_of_a_tile_is_shown():
     found.taken[0, 0, 9, 5] = False
     found.taken[0, 0, 9, 6] = True
     assert tile_map(found).rows[2] == "#x/"
+    found = walk()
     found.taken[0, 0, 5, 7] = True
     assert tile_map(found).rows[1] == "#!."
     found.twice[0, 0, 5, 4] = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 
@@ -140,18 +141,14 @@ def _numbers(
     wanted: np.ndarray | None = None,
 ) -> list[Shown]:
     """Return the numbers of the corner: one entry for a vector, one a row for a matrix."""
-    values, rows = variable.values[r], list(corner.rows)
-    if values.ndim == 1:
-        return [_pair(variable.name, None, values[rows], None if wanted is None else wanted[rows])]
-    columns = slice(corner.columns.start, corner.columns.stop)
+    values, columns = variable.values[r], slice(corner.columns.start, corner.columns.stop)
+    places: list[tuple[int | None, Any]] = [(None, list(corner.rows))]
+    if values.ndim > 1:
+        rows = zip(corner.queries, corner.rows, strict=True)
+        places = [(query, (row, columns)) for query, row in rows]
     return [
-        _pair(
-            variable.name,
-            query,
-            values[row, columns],
-            None if wanted is None else wanted[row, columns],
-        )
-        for row, query in zip(rows, corner.queries, strict=True)
+        _pair(variable.name, query, values[at], None if wanted is None else wanted[at])
+        for query, at in places
     ]
 
 
