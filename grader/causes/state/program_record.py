@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
 
+from grader.causes.outputs import LOG2E
 from grader.causes.state.blame import lines_to_blame
 from grader.causes.state.comparing import ROLES, Compared
 from grader.causes.state.ran import assignments, source_lines, what_ran
@@ -233,7 +233,7 @@ def _largest(unit: float) -> str:
     """Name the largest score so far in a unit: natural, times log2(e), or not scaled."""
     if unit == 1.0:
         return "the largest scaled score so far"
-    if abs(unit * math.log(2.0) - 1.0) < 1e-9:
+    if abs(unit / LOG2E - 1.0) < 1e-9:
         return "the largest scaled score so far times log2(e)"
     return "the largest product of q and k so far, not scaled"
 
