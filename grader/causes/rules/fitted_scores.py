@@ -20,13 +20,13 @@ _OCTAVES = torch.arange(-10.0, 10.25, 0.25, dtype=torch.float64)
 _WIDTHS = (64, 32, 16)
 
 
-def other_scale(case: Case, rows: Rows) -> Sighting | None:
+def other_scale(rows: Rows) -> Sighting | None:
     """Find another factor of the scores, over twenty octaves."""
 
     def made(scale: torch.Tensor) -> torch.Tensor:
         return rows.attention(scale[:, None, None] * rows.scores)
 
-    sizes = (abs(rows.scale) or case.head_dim**-0.5) * torch.exp2(_OCTAVES)
+    sizes = (abs(rows.scale) or rows.case.head_dim**-0.5) * torch.exp2(_OCTAVES)
     tried = torch.cat([sizes, -sizes])
     apart = (made(tried) - rows.got).norm(dim=(1, 2))
     scale = float(tried[apart.argmin()])
@@ -44,7 +44,7 @@ def other_scale(case: Case, rows: Rows) -> Sighting | None:
     if not rows.explained(made(torch.tensor([scale], dtype=torch.float64))[0]):
         return None
     return by_numbers(
-        "OTHER-SCALE", scale=scale, named=_name(case, rows.scale, scale), due=rows.scale
+        "OTHER-SCALE", scale=scale, named=_name(rows.case, rows.scale, scale), due=rows.scale
     )
 
 
@@ -64,10 +64,10 @@ def _name(case: Case, due: float, scale: float) -> str:
     return f" ({' or '.join(alike)})" if 0 < len(alike) <= _NAMES else ""
 
 
-def other_columns(case: Case, rows: Rows) -> Sighting | None:
+def other_columns(rows: Rows) -> Sighting | None:
     """Find scores of the first or last columns of head_dim alone, or of the first ones repeated."""
-    every = torch.arange(case.head_dim)
-    for width in (w for w in _WIDTHS if w < case.head_dim):
+    every = torch.arange(rows.case.head_dim)
+    for width in (w for w in _WIDTHS if w < rows.case.head_dim):
         ends = {"": every[:width], "last": every[-width:], "repeated": every % width}
         for variant, taken in ends.items():
             keys = rows.keys if variant == "repeated" else rows.keys[:, taken]
@@ -78,7 +78,7 @@ def other_columns(case: Case, rows: Rows) -> Sighting | None:
                     "OTHER-COLUMNS",
                     variant=variant if variant == "repeated" else "",
                     columns=columns,
-                    of=case.head_dim,
+                    of=rows.case.head_dim,
                 )
     return None
 

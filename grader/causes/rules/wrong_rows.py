@@ -8,6 +8,7 @@ import math
 import torch
 
 from grader.causes.outputs import TILES, Outputs, factors_of, unexplained
+from grader.spec.cases import Case
 
 _WRONG = 1e-2  # relative error of a row
 _OF_COLUMN = 1e-3  # of the error of the worst column: less is rounding
@@ -20,6 +21,7 @@ _EQUATIONS = 2  # and more for each unknown
 class Rows:
     """Some wrong rows of out of one head, in fp64; `scores` are neither scaled nor masked."""
 
+    case: Case
     got: torch.Tensor  # (rows, head_dim)
     truth: torch.Tensor
     scores: torch.Tensor  # (rows, keys)
@@ -80,6 +82,7 @@ def wrong_rows(wrong: Outputs) -> Rows | None:
     if known.sink_logits is not None or not lse.isfinite().all():
         return None
     return Rows(
+        wrong.case,
         out[batch, head, queries],
         truth[batch, head, queries],
         scores,
