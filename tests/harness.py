@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from grader.causes.diagnose import Casebook
 from grader.isolate.compiled import compile_calls
 from grader.isolate.session import Budget, Session
 from grader.judge import compile_run
@@ -22,7 +21,7 @@ from grader.judge.sessions import Sessions
 from grader.judge.testrun import Findings
 from grader.source.submission import Source
 from grader.spec.cases import Case
-from grader.spec.findings import CauseFound, Finding
+from grader.spec.findings import Finding
 from grader.spec.grade_record import CheckResult, ComponentResult, Verdict
 from grader.spec.problem import GIVEN, ROOT, Problem, load_problem
 from grader.spec.problem_tables import Check
@@ -178,7 +177,7 @@ def judge(
     `source` is not looked at; with `policy` what its calls have PyTorch do is. `last` may call
     the problem's entry once more, in the worker that is there.
     """
-    run = run_of(source, problem, seed, device=device, policy=policy, casebook=Casebook(problem))
+    run = run_of(source, problem, seed, device=device, policy=policy)
     findings = Findings()
     for_one = functools.partial(compile_calls, capabilities=(80,))
     wanted = set(checks) if checks is not None else {check.id for check in problem.checks}
@@ -201,6 +200,6 @@ def judge(
         last(run.sessions.open(problem, on_gpu=device == "cuda"))
     finally:
         run.sessions.close()
-    findings.causes = [CauseFound(**vars(cause)) for cause in causes]
+    findings.causes = causes
     checks = check_results(problem, findings, seed=seed, source=run.source)
     return Judged(problem, findings, checks)

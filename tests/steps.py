@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from unittest import mock
 
-from grader.judge import scoring
+from grader.judge import problem_run, scoring
 from grader.source.steps import step_regions
 from grader.source.submission import examine
 from grader.spec.grade_record import Verdict, WorkFigures
 from grader.spec.problem import PROBLEMS, Problem, load_problem, problem_ids
 from grader.spec.problem_tables import WORK
-from tests import harness, trials
+from tests import trials
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer
 from tests.records import count_work
@@ -49,7 +49,7 @@ def green(problem: Problem, step: int, checks: Iterable[str] | None = None) -> s
     needed = {name for name in names if counted and name in problem.rests_on.work}
     before = {problem.check(name).needs for name in checks or () if name != WORK}
     wanted = [name for name in names if checks is None or name in {*checks, *needed, *before}]
-    with mock.patch.object(harness, "Casebook", trials.NoNames):
+    with mock.patch.object(problem_run, "Casebook", trials.NoNames):
         judged = judge(source, problem, checks=wanted, enough=trials.last_is_wrong)
     passed = {name for name in wanted if judged.of(name).verdict is Verdict.PASS}
     if problem.work is not None and counted and needed <= passed:

@@ -64,7 +64,7 @@ def sightings():
     found = []
     for path in sorted(RULES.glob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
-        partial = {"Sighting": [], "by_numbers": [ast.keyword("traced", ast.Constant(False))]}
+        partial = {"Sighting": [], "by_numbers": [ast.keyword("kind", ast.Name("NUMBERS"))]}
         for made in tree.body:
             if isinstance(made, ast.Assign) and "(by_numbers, " in ast.unparse(made.value):
                 given = [*made.value.args[1:], *made.value.keywords]
@@ -81,8 +81,12 @@ def sightings():
                 ids = strings(function if isinstance(id, ast.Name) else id) & entries().keys()
                 variants = strings(function if isinstance(variant, ast.Name) else variant)
                 figures = named.keys() - inspect.signature(Sighting).parameters.keys()
-                found.append((path.name, ids, variants, figures, "traced" not in named))
+                found.append((path.name, ids, variants, figures, not _of_numbers(named)))
     return found
+
+
+def _of_numbers(named):
+    return "kind" in named and ast.unparse(named["kind"]) == "NUMBERS"
 
 
 def fields(id, *forms):

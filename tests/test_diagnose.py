@@ -9,7 +9,7 @@ import torch
 import reference
 from grader.causes import diagnose, known_mistakes
 from grader.causes.outputs import Outputs
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.spec.problem import load_problem
 from tests.casebooks import Book, casebooks, made_up
 from tests.shares import drawn
@@ -254,12 +254,12 @@ def test_what_numbers_alone_say_is_told_where_nothing_else_is_known_and_most_cas
     places = [("ragged", number) for number in range(4)]
     for place in places:
         found.wrong(place, lambda truth: 2.0 * truth)
-    found.book.add_seen(places[0], Sighting("OUTPUT-SCALED", traced=False))
+    found.book.add_seen(places[0], by_numbers("OUTPUT-SCALED"))
     assert found.named() == {}
     for place in places[1:3]:
-        found.book.add_seen(place, Sighting("OUTPUT-SCALED", traced=False))
+        found.book.add_seen(place, by_numbers("OUTPUT-SCALED"))
     assert found.named() == {"OUTPUT-SCALED": tuple(places)}
-    found.book.add_seen(places[3], Sighting("PADDING-COUNTED", traced=True))
+    found.book.add_seen(places[3], Sighting("PADDING-COUNTED"))
     assert found.named() == {"PADDING-COUNTED": tuple(places)}
 
 
@@ -355,13 +355,13 @@ def test_keys_that_were_never_visited_refute_a_mistake_of_the_state_with_these_n
 def test_what_explains_few_cases_gives_way_to_numbers_that_explain_them_too(
     book, monkeypatch, says
 ):
-    told = Sighting("OTHER-SINK-LOGIT", traced=False) if says else None
+    told = by_numbers("OTHER-SINK-LOGIT") if says else None
     monkeypatch.setattr(diagnose, "fitted", lambda *_: told)
     found = book()
     places = [(check, n) for check in ("sink_logits", "dsink_logits", "together") for n in range(2)]
     for place in [*places, ("absent", 0)]:
         found.wrong(place, lambda truth: 2.0 * truth)
-    found.book.add_seen(("absent", 0), Sighting("NAN-FROM-PLUS-INFINITY", traced=True))
+    found.book.add_seen(("absent", 0), Sighting("NAN-FROM-PLUS-INFINITY"))
     (id,) = found.named()
     assert id == ("OTHER-SINK-LOGIT" if says else "NAN-FROM-PLUS-INFINITY")
 
@@ -377,7 +377,7 @@ def test_what_explains_few_cases_gives_way_to_numbers_that_explain_them_too(
     ],
 )
 def test_half_of_the_fits_name_a_cause_if_those_of_the_plain_case_do(book, telling, is_named):
-    told = Sighting("TILE-SHARES", traced=False)
+    told = by_numbers("TILE-SHARES")
     left = telling.split()
     checks = ("plain", "plain", "half", "half", "ieee", "ieee")
 

@@ -5,7 +5,7 @@ from unittest import mock
 import pytest
 
 from grader.causes import diagnose
-from grader.causes.rules.fitted import fitted
+from grader.causes.rules.fitted_rows import fitted
 from grader.spec.problem import load_problem
 from tests import forked
 from tests.harness import Judged, edited, judge, model_answer

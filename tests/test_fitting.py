@@ -7,7 +7,8 @@ import torch
 
 import reference
 from grader.causes import fitting
-from grader.causes.fitting import Fit, Result, best_fit
+from grader.causes.fitting import Fit, best_fit
+from grader.causes.outputs import Outputs
 from grader.checks.correctness import element_errors, expect
 from grader.spec.cases import resolve
 from grader.spec.inputs import case_seed, make_inputs
@@ -56,7 +57,7 @@ class Made:
         got = truth | {name: value for name, value in changes.items() if name in truth}
         got = {n: torch.where(t.isnan(), truth[n], t) for n, t in got.items()}
         kept = {n: t.to(torch.float32 if n == "lse" else self.dtype) for n, t in got.items()}
-        return Result.of(kept, self.expected)
+        return Outputs(self.problem.id, self.case, self.inputs, kept, self.expected)
 
     def results(self, ids):
         """Results by what shows in them: a mistake, and the last mistake in half of the rows."""
@@ -106,7 +107,7 @@ def test_what_is_shared_changes_no_fit(problem_id, dtype, given, ids):
     made = Made(problem_id, given, dtype)
     results = dict(made.results(ids))
     fast = {
-        (what, mistake.id, mistake.tile): best_fit([mistake], made.case, made.inputs, result)[0]
+        (what, mistake.id, mistake.tile): best_fit([mistake], result)[0]
         for what, result in results.items()
         for mistake in made.mistakes
     }
@@ -150,15 +151,15 @@ def test_a_tensor_is_compared_once_for_as_long_as_it_lives():
 
     with mock.patch.object(fitting, "_compare", compare):
         for _ in range(2):
-            assert not result.compared("dq", dq, result.expected).consistent
-            result.compared("dq", dq, result.tight)
-            result.compared("dk", dq, result.expected)
+            assert not fitting._compared("dq", dq, result, result.expected).consistent
+            fitting._compared("dq", dq, result, result.tight)
+            fitting._compared("dk", dq, result, result.expected)
         assert compared == [("dq", "tf32"), ("dq", "fp32"), ("dk", "tf32")]
-        result.compared("dq", dq.clone(), result.expected)
+        fitting._compared("dq", dq.clone(), result, result.expected)
     assert len(compared) == 4
-    assert len(result._compared) == 1
+    assert len(result.compared) == 1
     del dq
-    assert len(result._compared) == 0
+    assert len(result.compared) == 0
 
 
 @pytest.mark.parametrize("changes", [{"dq": 0.0}, {}])
@@ -195,7 +196,7 @@ def test_a_result_that_stops_short_of_a_mistake_does_not_show_it():
     truth = made.expected.truth
     by_head_dim = {n: v + (truth[n] - v) / 64 for n, v in wrong.items() if n in truth}
     for changes, shown in ((wrong, True), (by_head_dim, False)):
-        fit, _ = best_fit([mistake], made.case, made.inputs, made.result(changes))
+        fit, _ = best_fit([mistake], made.result(changes))
         assert (fit >= Fit.WHOLE) is shown
 
 

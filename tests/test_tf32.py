@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from grader.base.dtypes import as_tf32
-from grader.causes.diagnose import Casebook
 from grader.checks.correctness import expect, find_differences, is_of_tf32
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Budget
@@ -94,7 +93,7 @@ def test_on_a_gpu_the_check_of_precision_names_tf32():
     at = CheckCase(P04, check, 0, case)
     got = {"out": by_dots(at.inputs("5eed").tensors, as_tf32)}
     evidence = CallEvidence(result=Reply(0, Status.OK, launches=1), outputs=got)
-    budget, casebook = Budget(P04.limits), Casebook(P04)
+    budget = Budget(P04.limits)
     session = SimpleNamespace(
         machine=False,
         unusable=None,
@@ -103,9 +102,10 @@ def test_on_a_gpu_the_check_of_precision_names_tf32():
         call=lambda *_, **how: evidence,
     )
     sessions = SimpleNamespace(of=lambda at: session, budget=budget)
-    finding = run_of("", P04, sessions=sessions, casebook=casebook).judge(at)
+    run = run_of("", P04, sessions=sessions)
+    finding = run.judge(at)
     assert finding.verdict is Verdict.FAIL and finding.wrong_outputs == ("out",)
     assert finding.message.headline.startswith("out has the error of tl.dot in TF32")
     assert "your fp32 dot runs in TF32: " in finding.message.help
     assert 'input_precision="ieee"' in finding.message.help
-    assert casebook.settle() == []
+    assert run.causes() == []

@@ -27,7 +27,9 @@ def walk(due=CAUSAL, tile=(TILE, TILE), heads=(1, 1), **given):
         **{n: np.zeros(shape, np.uint8) for n in ("masks", "masked_at", "taken_at", "again_at")},
     }
     lines = {f.name: 1 for f in dataclasses.fields(CountedPairs) if f.name.endswith("_line")}
-    return CountedPairs(product="out", trace=None, due=due, tile=tile, **(arrays | given), **lines)
+    return CountedPairs(
+        product="out", case=None, trace=None, due=due, tile=tile, **(arrays | given), **lines
+    )
 
 
 def changed(name, where, value=True):
@@ -118,6 +120,7 @@ def test_the_worst_letter_of_a_tile_is_shown():
     found.taken[0, 0, 9, 5] = False
     found.taken[0, 0, 9, 6] = True
     assert tile_map(found).rows[2] == "#x/"
+    found = walk()
     found.taken[0, 0, 5, 7] = True
     assert tile_map(found).rows[1] == "#!."
     found.twice[0, 0, 5, 4] = True

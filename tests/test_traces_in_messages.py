@@ -15,6 +15,7 @@ from grader.checks.correctness import expect, find_differences
 from grader.checks.counted_pairs import counted_pairs, tile_map
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Budget, Session
+from grader.judge import problem_run
 from grader.judge.case import CheckCase
 from grader.kernel.observers.rounds import Rounds, RoundsShape
 from grader.report.message import causes, message_lines
@@ -24,7 +25,7 @@ from grader.spec.grade_record import Message
 from grader.spec.inputs import case_seed, make_inputs
 from grader.spec.problem import load_problem
 from grader.spec.protocol import Reply, Status
-from tests import forked, harness
+from tests import forked
 from tests.harness import SEED, edited, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS
 from tests.mutants.forward import SUM
@@ -44,7 +45,7 @@ _quick = forked.quick
 
 def messages(problem_id, source, *checks, policy=True):
     """The messages of the wrong cases, by check and number."""
-    with mock.patch.object(harness, "Casebook", NoNames):
+    with mock.patch.object(problem_run, "Casebook", NoNames):
         judged = judge(source, load_problem(problem_id), checks=checks, policy=policy)
     return {place: finding.message for place, finding in judged.wrong.items()}
 

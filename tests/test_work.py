@@ -297,7 +297,8 @@ def count_in(problem: Problem, failed: str = "", *, asked: bool = True) -> list:
     options = {"--device": "cpu", "--seed": SEED, "--submission": "."}
     run, events = PytestRun(SimpleNamespace(getoption=options.get)), []
     file = SourceFile.of(problem.id, model_answer(problem.id).encode())
-    run.request = TestRequest(source=file, device="cpu", seed=SEED) if asked else None
+    run.request = TestRequest(source=file, device="cpu", seed=SEED)
+    run.is_of_judge = asked
     run.send = events.append
     run._failed = {(problem.id, failed)}
     run.run(problem)

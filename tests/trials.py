@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
-from grader.causes.diagnose import Casebook, Cause
-from grader.spec.findings import Finding
+from grader.causes.diagnose import Casebook
+from grader.judge import problem_run
+from grader.spec.findings import CauseFound, Finding
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import load_problem, problem_ids
-from tests import harness
 from tests.harness import Judged, judge, model_answer, whole_answer
 from tests.mutants import MUTANTS, Mutant
 from tests.mutants.seen import IN_ALL_CHECKS, TWO_NAMES
@@ -25,7 +25,7 @@ class NoNames(Casebook):
     def add_wrong(self, *args: Any) -> None:
         pass
 
-    def settle(self, *args: Any) -> list[Cause]:
+    def settle(self, *args: Any) -> list[CauseFound]:
         return []
 
 
@@ -40,7 +40,7 @@ def rejection(mutant: Mutant, seed: str) -> list[str]:
     # Whether an input was written to, an earlier case has to show.
     checks = None if "arguments" in mutant.checks else {*mutant.checks}
     given = {"checks": checks, "seed": seed, "policy": mutant.keeps_policy, "enough": enough}
-    with mock.patch.object(harness, "Casebook", NoNames):
+    with mock.patch.object(problem_run, "Casebook", NoNames):
         return _not_rejected(mutant, judge(source, load_problem(mutant.problem), **given))
 
 

@@ -22,6 +22,7 @@ from grader.source.feeding import Follow, Spot
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.causes import entry_of
+from grader.spec.findings import CauseFound
 from grader.spec.grade_record import Diagnosis
 from grader.spec.problem import Problem
 
@@ -46,17 +47,6 @@ _ANY_PAIRS = "OTHER-PAIRS"
 _OF_PAIRS = {
     "KEYS-AFTER-THE-QUERY", "KEYS-BEFORE-THE-WINDOW", "KEYS-NEVER-VISITED", "VISIBLE-KEYS-MASKED",
 }  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class Cause:
-    """What is wrong, the step and line where it is (if known), and the wrong cases it explains."""
-
-    diagnosis: Diagnosis
-    step: int | None
-    cases: tuple[Place, ...]
-    line: int | None = None
-    fed_by: tuple[int, ...] = ()
 
 
 class Casebook:
@@ -156,7 +146,7 @@ class Casebook:
         self._wrong.append(place)
         self.add_seen(place, sighting)
 
-    def settle(self, source: Source | None = None) -> list[Cause]:
+    def settle(self, source: Source | None = None) -> list[CauseFound]:
         """Return the causes that are named, each with the cases it explains.
 
         The `source` says in which of its steps a mistake lies that shows somewhere.
@@ -248,7 +238,9 @@ class Casebook:
             sightings[place] = self._to_fit[place]()
         return sightings
 
-    def _cause(self, found: Hypothesis, cases: frozenset[Place], source: Source | None) -> Cause:
+    def _cause(
+        self, found: Hypothesis, cases: frozenset[Place], source: Source | None
+    ) -> CauseFound:
         id = f"{self._problem.id.upper()}-{found.id}"
         diagnosis = Diagnosis(id=id, **dataclasses.asdict(found.text))
         step = None if found.spot.located else self._problem.step_of_cause(found.id)
@@ -257,7 +249,8 @@ class Casebook:
         elif step and source and found.kind is Kind.SEEN and found.spot.line:
             # What is seen at a line has nothing to do with a step that feeds nothing into it.
             step = step if source.reaches(found.spot, step) else None
-        places, spots = tuple(sorted(cases)), [s.spot for s in self._lines_of(found)]
+        cause = CauseFound(diagnosis=diagnosis, step=step, cases=tuple(sorted(cases)))
+        spots = [s.spot for s in self._lines_of(found)]
         # The line where the state goes wrong says more than a line that only shows the mistake,
         # such as a division by what the state came to.
         of_state = any(found.spot == state.spot for state in self._states.values())
@@ -272,8 +265,9 @@ class Casebook:
             # A mistake in given code that was changed may show at any line.
             sure = spot is found.spot or source.keeps_given
             step = step or (source.step_behind(spot) if sure else None)
-            return Cause(diagnosis, step, places, spot.line, fed_by)
-        return Cause(diagnosis, step, places, self._line_of_product(found, source))
+            where = {"step": step, "line": spot.line, "fed_by": fed_by}
+            return cause.model_copy(update=where)
+        return cause.model_copy(update={"line": self._line_of_product(found, source)})
 
     def _line_of_product(self, found: Hypothesis, source: Source | None) -> int | None:
         """Return the line of the product that a cause says has wrong factors, if it is known.
@@ -299,12 +293,12 @@ class Casebook:
         return [sighting for sighting in (*located, *states, *seen) if sighting.line]
 
 
-def _joined(causes: list[tuple[Hypothesis, Cause]], source: Source | None) -> list[Cause]:
+def _joined(causes: list[tuple[Hypothesis, CauseFound]], source: Source | None) -> list[CauseFound]:
     """Return causes, of which those that the same lines lead to are one, the first.
 
     A wrong offset leads to another head in one layout, and out of the tensor in another.
     """
-    found: list[tuple[set[int], Cause]] = []
+    found: list[tuple[set[int], CauseFound]] = []
     for hypothesis, cause in causes:
         near = {*cause.fed_by}
         if source and hypothesis.spot.line:
@@ -316,11 +310,13 @@ def _joined(causes: list[tuple[Hypothesis, Cause]], source: Source | None) -> li
         else:
             lines, first = found[number]
             cases = tuple(sorted({*first.cases, *cause.cases}))
-            found[number] = lines, dataclasses.replace(first, cases=cases)
+            found[number] = lines, first.model_copy(update={"cases": cases})
     return [cause for _, cause in found]
 
 
-def named_alike(of_bridge: list[Cause], named: list[Cause], source: Source) -> list[Cause]:
+def named_alike(
+    of_bridge: list[CauseFound], named: list[CauseFound], source: Source
+) -> list[CauseFound]:
     """Give a mistake of the bridge that the kernels make, too, the name that it has there.
 
     Its step is not where it lies if code that both use was changed.
@@ -328,13 +324,13 @@ def named_alike(of_bridge: list[Cause], named: list[Cause], source: Source) -> l
     known = {_mistake(cause): cause.diagnosis for cause in named}
     step = {} if source.keeps_given else {"step": None}
     return [
-        dataclasses.replace(cause, diagnosis=known[_mistake(cause)], **step)
+        cause.model_copy(update={"diagnosis": known[_mistake(cause)], **step})
         if _mistake(cause) in known
         else cause
         for cause in of_bridge
     ]
 
 
-def _mistake(cause: Cause) -> str:
+def _mistake(cause: CauseFound) -> str:
     """Return the id of a cause, without saying that it is one of a backward pass."""
     return cause.diagnosis.id.replace("-BACKWARD-", "-")

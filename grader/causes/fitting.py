@@ -6,16 +6,14 @@ do many others. Each tensor is therefore compared once, and its comparison store
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 import reference
-from grader.causes.outputs import NEXT_TO_MINUS_INF
+from grader.causes.outputs import NEXT_TO_MINUS_INF, Outputs
 from grader.checks.correctness import Expected, element_errors
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
@@ -61,43 +59,11 @@ class _Comparison(NamedTuple):
     is_infinite: bool  # whether it makes elements infinite, or so large that rounding decides
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """A wrong result, and which elements are right all the same.
-
-    `tight` is what is expected where fp32 is computed exactly and TF32 would do.
-    """
-
-    got: dict[str, torch.Tensor]
-    expected: Expected
-    tight: Expected | None
-    right: dict[str, torch.Tensor]
-    _compared: WeakIdKeyDictionary = dataclasses.field(default_factory=WeakIdKeyDictionary)
-
-    @classmethod
-    def of(cls, got: dict[str, torch.Tensor], expected: Expected) -> Result:
-        tight = None
-        if expected.precision == "tf32":
-            tight = dataclasses.replace(expected, honest=expected.truth, precision="fp32")
-        right = {name: element_errors(name, got[name], expected) <= 1.0 for name in expected.truth}
-        return cls(got, expected, tight, right)
-
-    def compared(self, name: str, wrong: torch.Tensor, close: Expected) -> _Comparison:
-        """Compare one output with the one that a mistake predicts: once for a tensor."""
-        found = self._compared.setdefault(wrong, {})
-        key = name, close.precision
-        if key not in found:
-            found[key] = _compare(name, wrong, self, close)
-        return found[key]
-
-
-def best_fit(
-    variants: list[reference.Mistake], case: Case, inputs: Inputs, result: Result
-) -> tuple[Fit, reference.Mistake]:
+def best_fit(variants: list[reference.Mistake], result: Outputs) -> tuple[Fit, reference.Mistake]:
     """Return how well the best of a mistake's variants agrees with a result, and that variant."""
     best, shown = Fit.CONTRADICTED, variants[0]
     for mistake in variants:
-        wrong = mistake.predict(dict(inputs.all), case.kwargs)
+        wrong = mistake.predict(dict(result.inputs.all), result.case.kwargs)
         fit = Fit.SILENT if wrong is None else _fit(wrong, result)
         if fit > best:
             best, shown = fit, mistake
@@ -106,7 +72,7 @@ def best_fit(
     return best, shown
 
 
-def _fit(wrong: dict[str, torch.Tensor], result: Result) -> Fit:
+def _fit(wrong: dict[str, torch.Tensor], result: Outputs) -> Fit:
     if result.tight is not None:
         # Try first whether the result follows the mistake to fp32 rounding, and not only to TF32's.
         share = _share_explained(wrong, result, result.tight)
@@ -118,7 +84,7 @@ def _fit(wrong: dict[str, torch.Tensor], result: Result) -> Fit:
     if share is not None and share >= _MOST:
         return Fit.PARTLY
     names = result.expected.truth.keys() & wrong
-    compared = {n: result.compared(n, wrong[n], result.expected) for n in names}
+    compared = {n: _compared(n, wrong[n], result, result.expected) for n in names}
     if not all(c.consistent for c in compared.values()):
         return Fit.SILENT if share is None else Fit.CONTRADICTED
     if any(c.is_infinite for c in compared.values()):
@@ -131,7 +97,7 @@ def _fit(wrong: dict[str, torch.Tensor], result: Result) -> Fit:
 
 
 def _share_explained(
-    wrong: dict[str, torch.Tensor], result: Result, close: Expected
+    wrong: dict[str, torch.Tensor], result: Outputs, close: Expected
 ) -> float | None:
     """Return how much of what a mistake changes a result has as the mistake does.
 
@@ -143,7 +109,7 @@ def _share_explained(
     for name in result.expected.truth:
         if name not in wrong:
             continue
-        compared = result.compared(name, wrong[name], close)
+        compared = _compared(name, wrong[name], result, close)
         consistent &= compared.consistent
         changed += compared.changed
         followed += compared.followed
@@ -152,7 +118,16 @@ def _share_explained(
     return followed / changed if changed else None
 
 
-def _compare(name: str, wrong: torch.Tensor, result: Result, close: Expected) -> _Comparison:
+def _compared(name: str, wrong: torch.Tensor, result: Outputs, close: Expected) -> _Comparison:
+    """Compare one output with the one that a mistake predicts: once for a tensor."""
+    found = result.compared.setdefault(wrong, {})
+    key = name, close.precision
+    if key not in found:
+        found[key] = _compare(name, wrong, result, close)
+    return found[key]
+
+
+def _compare(name: str, wrong: torch.Tensor, result: Outputs, close: Expected) -> _Comparison:
     expected, got, truth = result.expected, result.got[name], result.expected.truth[name]
     near = _CLOSE_FP32 if close.precision == "fp32" else _CLOSE
     # NaN in a prediction means that the mistake leaves this element undetermined.

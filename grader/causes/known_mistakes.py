@@ -11,7 +11,7 @@ import torch
 
 import reference
 from grader.causes.decide import Hypothesis, Kind, Place
-from grader.causes.fitting import Fit, Result, best_fit, moves
+from grader.causes.fitting import Fit, best_fit, moves
 from grader.causes.outputs import Outputs
 from grader.checks.correctness import Expected
 from grader.spec.cases import Case
@@ -88,12 +88,11 @@ class KnownMistakes:
 
     def _fit(self, ids: Iterable[str], place: Place, wrong: Outputs) -> None:
         """Fit mistakes to a result, except those that other results contradict too often."""
-        result = Result.of(wrong.got, wrong.expected)
         for id in sorted(ids):
             fits = self._fits[id]
             if place in fits or _is_hopeless(fits):
                 continue
-            fit, variant = best_fit(self._mistakes[id], wrong.case, wrong.inputs, result)
+            fit, variant = best_fit(self._mistakes[id], wrong)
             fits[place] = fit
             if fit > Fit.INFINITE:
                 self._shown.setdefault(id, variant)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ _ROW_SUM_FLOOR = 0.1
 # Cosine of the angle between two errors that are called alike. Dots in TF32 come to 0.5 and more;
 # weights or inputs that are rounded to fp16 or bf16 instead stay below 0.15 (tests/test_tf32.py).
 _ALIKE = 0.4
+_PLURALS = {"batch": "batches", "query": "queries"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,15 +355,30 @@ def _percent(part: int, whole: int) -> str:
     return "less than 0.1 %" if 0 < share < 0.1 else f"{share:.3g} %"
 
 
+def are(names: Sequence[str]) -> str:
+    """Write "out is", "out and lse are" or "dq, dk and dv are"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last} are" if first else f"{last} is"
+
+
 def ranges(hit: torch.Tensor | np.ndarray) -> str:
     """Write the true positions of a 1-D mask as ranges, three at the most."""
-    return ranges_of(torch.nonzero(torch.as_tensor(hit)).flatten().tolist())
+    return ranges_of(_positions(hit))
 
 
-def named_ranges(what: str, hit: torch.Tensor) -> str:
+def named_ranges(what: str, hit: torch.Tensor | np.ndarray) -> str:
     """Write "row 3", "rows 0-50, 52" or "batches 0, 1" for the true positions of a 1-D mask."""
-    many = int(hit.sum()) > 1
-    return f"{what}{('es' if what == 'batch' else 's') if many else ''} {ranges(hit)}"
+    return named(what, _positions(hit))
+
+
+def named(what: str, positions: Collection[int]) -> str:
+    """Write positions as ranges after what they number: "query 3", "queries 0-50, 52"."""
+    many = _PLURALS.get(what, f"{what}s")
+    return f"{what if len(positions) == 1 else many} {ranges_of(positions)}"
+
+
+def _positions(hit: torch.Tensor | np.ndarray) -> list[int]:
+    return torch.nonzero(torch.as_tensor(hit)).flatten().tolist()
 
 
 def ranges_of(positions: Iterable[int]) -> str:

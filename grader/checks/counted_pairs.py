@@ -7,6 +7,8 @@ where its weight, not masked, was in the product in question.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from grader.kernel.observers.trace import (
     DROWNED,
     MASK_ROWS,
     OF_PAIRS,
+    OPERANDS,
     PRODUCTS,
     SCORES,
     Counter,
@@ -42,6 +45,7 @@ class CountedPairs:
     """
 
     product: str
+    case: Case
     trace: Trace
     due: np.ndarray
     visited: np.ndarray
@@ -85,6 +89,22 @@ class CountedPairs:
         return int(batch), int(head)
 
     @property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the queries, (queries, 1), and of the keys, (1, keys)."""
+        query, key = np.ogrid[: self.case.seqlen_q, : self.case.seqlen_k]
+        return query, key
+
+    @property
+    def window(self) -> int:
+        """The size of the window, which without one holds all keys before the query."""
+        return self.case.kwargs.get("window_size", self.case.seqlen_q)
+
+    @property
+    def sinks(self) -> int:
+        """The number of sink tokens."""
+        return self.case.kwargs.get("num_sink_tokens", 0)
+
+    @property
     def group(self) -> int:
         """How many q heads a head of the result sums over."""
         shape = self.trace.shape
@@ -108,7 +128,7 @@ class CountedPairs:
         query, key = (int(i) for i in np.argwhere(here)[0])
         return batch, head, query, key
 
-    @property
+    @functools.cached_property
     def missing(self) -> np.ndarray:
         """Pairs that are due and were never taken."""
         return self.due & ~self.taken
@@ -122,6 +142,10 @@ class CountedPairs:
         lines = self.trace.arrays["lines"]["line"]
         return int(lines[number]) if number < len(lines) else 0
 
+    def line_in(self, column: str) -> int:
+        """Return the line that a column of the trace's products has for this one, 0 if none."""
+        return int(self.trace.arrays["products"][column][PRODUCTS.index(self.product)])
+
     def mask_of(self, pairs: np.ndarray) -> int:
         """Return the line of the mask that most of `pairs` met, 0 if that is not one line."""
         seen = (self.masked_at[pairs] > 0).any()
@@ -132,8 +156,9 @@ class CountedPairs:
 
         With `other`, lines of the one kernel that did not. Lines that kernels share are left out.
         """
-        table = self.trace.arrays["accesses"]
-        of = {kernel: set(table["line"][table["kernel"] == kernel]) for kernel in self.kernels}
+        of: dict[int, set[int]] = {kernel: set() for kernel in self.kernels}
+        for row in self.trace.rows("accesses"):
+            of.get(row["kernel"], set()).add(row["line"])
         times = np.where(self.twice, 2, 1)[pairs]
         visits = self.trace.arrays["visits"].reshape(-1, *pairs.shape)
         took = {kernel: bool((visits[kernel][pairs] >= times).all()) for kernel in self.kernels}
@@ -141,22 +166,23 @@ class CountedPairs:
         if len(chosen) != 1 or not pairs.any():
             return ()
         others = set().union(*(lines for kernel, lines in of.items() if kernel != chosen[0]))
-        return tuple(int(line) for line in sorted(of[chosen[0]] - others))
-
-    @property
-    def of_product(self) -> np.ndarray:
-        """The product's row of the trace's table of products."""
-        return self.trace.arrays["products"][PRODUCTS.index(self.product)]
+        return tuple(sorted(of[chosen[0]] - others))
 
     @property
     def drowned(self) -> np.ndarray:
         """Missing pairs that no mask hid: a number of their row, such as lse, made the weight 0."""
         return self.missing & (self.masks == DROWNED)
 
-    @property
+    @functools.cached_property
     def extra(self) -> np.ndarray:
         """Pairs that were taken and are not due."""
         return ~self.due & self.taken
+
+
+def accesses(trace: Trace) -> list[dict[str, Any]]:
+    """Return the accesses with the columns of `ACCESS` and the `name` of the operand."""
+    rows = trace.rows("accesses")
+    return [{"name": OPERANDS[row["operand"] - 1], **row} for row in rows]
 
 
 def due_pairs(problem_id: str, case: Case) -> np.ndarray:
@@ -185,14 +211,13 @@ def counted_pairs(
     """
     if case.rows is not None or trace.count(Counter.UNKNOWN_DOTS):
         return None
-    index = PRODUCTS.index(product)
-    dots = trace.arrays["dots"]
-    products = [dot for dot in trace.rows("dots") if dot["product"] == index]
+    index, dots = PRODUCTS.index(product), trace.rows("dots")
+    products = [dot for dot in dots if dot["product"] == index]
     if not products:
         return None
     main = max(products, key=lambda dot: dot["count"])
     kernels = sorted({dot["kernel"] for dot in products})
-    scores = dots["line"][(dots["product"] == SCORES) & (dots["kernel"] == main["kernel"])]
+    scores = [d["line"] for d in dots if (d["product"], d["kernel"]) == (SCORES, main["kernel"])]
     shape = trace.shape
     size = (shape.batch, shape.num_q_heads, shape.seqlen_q, shape.seqlen_k)
     arrays = trace.arrays
@@ -213,6 +238,7 @@ def counted_pairs(
     kernel = trace.rows("kernels")[main["kernel"]]
     return CountedPairs(
         product=product,
+        case=case,
         trace=trace,
         due=due,
         visited=visited,
@@ -225,7 +251,7 @@ def counted_pairs(
         taken_at=seen["taken_at"],
         again_at=seen["again_at"],
         tile=(max(1, main["tile_q"]), max(1, main["tile_k"])),
-        scores_line=int(scores[0]) if len(scores) else 0,
+        scores_line=scores[0] if scores else 0,
         product_line=main["line"],
         mask_line=kernel["mask_line"],
         mask_rows=MASK_ROWS[kernel["mask_rows"]],

@@ -12,16 +12,18 @@ import math
 
 import numpy as np
 
-from grader.checks.counted_pairs import counted_pairs, due_pairs, tile_map
-from grader.kernel.observers.trace import OPERANDS, SCORES, Counter, Trace
+from grader.checks.counted_pairs import accesses, counted_pairs, due_pairs, tile_map
+from grader.kernel.observers.trace import SCORES, Counter, Trace
 from grader.spec.cases import Case
 from grader.spec.grade_record import Amount, WorkFigures
 from grader.spec.problem import Problem
 from grader.spec.problem_tables import Work
 
 _SMALLEST, _LARGEST = 16, 128
-# Products of tiles that each pass needs: scores and out; scores, dP, dV and dK; scores, dP and dQ.
-_FORWARD, _BACKWARD_KEYS, _BACKWARD_QUERIES = 2, 4, 3
+# What each pass needs: products of tiles (scores, out; scores, dP, dV, dK; scores, dP, dQ), tensors
+# of rows that it reads once (q; out, dout), and the side of the tiles, queries or keys, of which it
+# reads two each time (k, v; q, dout; k, v).
+_PASSES = {"out": (2, 1, 1), "dk": (4, 2, 0), "dq": (3, 2, 1)}
 # Products of pairs without which there is no output: scores, out; with gradients dP, dV, dK, dQ.
 _LEAST, _LEAST_OF_GRADIENTS = 2, 4
 # Products of elements that may go with each multiply-add of a dot: 1/8 are 16 for a pair of query
@@ -98,17 +100,9 @@ def _attention(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[s
         """Multiply-adds and reads with the tiles that are `due`, or those that are `naive`."""
         adds, reads = 0, 0
         for name, tiles in passes.items():
-            number = getattr(tiles, which)
-            pairs = number * tiles.size[0] * tiles.size[1] * dim
-            if name == "out":
-                adds += _FORWARD * pairs
-                reads += rows + 2 * number * tiles.size[1] * dim  # q once, a tile of k and v each
-            elif name == "dk":
-                adds += _BACKWARD_KEYS * pairs
-                reads += 2 * rows + 2 * number * tiles.size[0] * dim  # out, dout; q and dout
-            else:
-                adds += _BACKWARD_QUERIES * pairs
-                reads += 2 * rows + 2 * number * tiles.size[1] * dim
+            (products, once, side), number = _PASSES[name], getattr(tiles, which)
+            adds += products * number * math.prod(tiles.size) * dim
+            reads += once * rows + 2 * number * tiles.size[side] * dim
         return adds, reads
 
     (needed_adds, needed_reads), (naive_adds, naive_reads) = count("due"), count("naive")
@@ -175,8 +169,7 @@ def _weights(problem: Problem, case: Case) -> int:
 
 def _rows(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[str, Amount]:
     assert case.rows is not None and case.cols is not None and isinstance(work.naive, float)
-    accesses = trace.rows("accesses")
-    rows = [a["size"] for a in accesses if OPERANDS[a["operand"] - 1] == "x" and a["size"]]
+    rows = [row["size"] for row in accesses(trace) if row["name"] == "x" and row["size"]]
     programs = math.ceil(case.rows / max(1, max(rows, default=1)))
     # w once for each tile of rows
     needed = case.rows * case.cols + programs * _weights(problem, case)
@@ -187,7 +180,7 @@ def _rows(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[str, A
 def _tiles(problem: Problem, case: Case, trace: Trace) -> dict[str, tuple[int, int]]:
     """Return the size of the tiles, queries by keys, of each pass."""
     found = {}
-    for name in ("out", "dk", "dq") if problem.gradients else ("out",):
+    for name in _PASSES if problem.gradients else ("out",):
         counted = counted_pairs(problem.id, case, trace, name)
         size = counted.tile if counted else _guess(case, trace)
         found[name] = (_within(size[0]), _within(size[1]))
@@ -201,9 +194,9 @@ def _guess(case: Case, trace: Trace) -> tuple[int, int]:
     """
     found: dict[tuple[int, int], int] = {}
     for dot in trace.rows("dots"):
-        m, n, k = dot["m"], dot["n"], dot["k"]
-        if dot["product"] >= SCORES and k == case.head_dim:
-            found[m, n] = found.get((m, n), 0) + dot["count"] * m * n * k
+        size = dot["m"], dot["n"]
+        if dot["product"] >= SCORES and dot["k"] == case.head_dim:
+            found[size] = found.get(size, 0) + dot["count"] * math.prod(size) * dot["k"]
     least = trace.count(Counter.MULTIPLY_ADDS) / 4  # scores are half of a forward pass
     likely = max(found, key=lambda size: found[size], default=(0, 0))
     return likely if found.get(likely, 0) >= least else (_SMALLEST, _SMALLEST)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-from grader.causes.diagnose import Cause
 from grader.source.submission import Source
+from grader.spec.findings import CauseFound
 from grader.spec.grade_record import Verdict
 from grader.spec.problem import Problem
 
@@ -24,10 +22,10 @@ def awaited(
     return next((n for n in earlier if not source.lines_of_step(n)), behind[0])
 
 
-def with_awaited(cause: Cause, problem: Problem, source: Source) -> Cause:
+def with_awaited(cause: CauseFound, problem: Problem, source: Source) -> CauseFound:
     """Return a cause with the empty step without which all its checks must fail, if any."""
     steps = [awaited(problem, source, check) for check, _ in cause.cases]
     empty = [step for step in steps if step is not None]
     if len(empty) < len(steps) or not empty:
         return cause
-    return dataclasses.replace(cause, step=min(empty), fed_by=())
+    return cause.model_copy(update={"step": min(empty), "fed_by": ()})

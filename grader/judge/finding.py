@@ -12,7 +12,7 @@ import torch
 from grader.causes.rules.numbers import Rounding
 from grader.causes.state.program import Called
 from grader.checks import outcome
-from grader.checks.correctness import Difference, named_ranges
+from grader.checks.correctness import Difference, are, named_ranges
 from grader.checks.raised import of_error, of_return
 from grader.isolate.evidence import CallEvidence
 from grader.judge.awaited import awaited
@@ -170,7 +170,7 @@ class CaseFindings:
 
     def made_elsewhere(self, names: tuple[str, ...]) -> Finding:
         """Return the finding of outputs that are right although kernels did nothing."""
-        headline = f"{_are(names)} right though no kernel ran: it does not come from your kernels"
+        headline = f"{are(names)} right though no kernel ran: it does not come from your kernels"
         help = "this call was made with kernels that do nothing; compute and store it in a kernel"
         return self.of(Verdict.ERROR, headline, help=help)
 
@@ -251,9 +251,9 @@ class CaseFindings:
     def _plainly(self, wrong: tuple[str, ...]) -> tuple[str, str | None]:
         """Return headline and help where only the numbers say what is wrong."""
         right = tuple(name for name in self.at.judged if name not in wrong)
-        made = f"{wrong[0]} alone is" if len(wrong) == 1 else _are(wrong)
-        help = f"{_are(right)} right: look at what {made} made of" if right else None
-        return f"{_are(wrong)} wrong", help
+        made = f"{wrong[0]} alone is" if len(wrong) == 1 else are(wrong)
+        help = f"{are(right)} right: look at what {made} made of" if right else None
+        return f"{are(wrong)} wrong", help
 
     # -- refusals ---------------------------------------------------------------------------------
 
@@ -298,11 +298,6 @@ def first_named(text: str, problem: Problem) -> str | None:
     known |= {case.invalid for check in problem.checks for case in check.cases if case.invalid}
     known |= {name for names in _ALSO_NAMES.values() for name in names}
     return next((word for word in re.findall(r"\w+", text) if word in known), None)
-
-
-def _are(names: tuple[str, ...]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last} are" if first else f"{last} is"
 
 
 def _places(where: torch.Tensor) -> str:

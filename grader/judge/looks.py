@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from grader.causes.decide import Place
 from grader.causes.diagnose import Casebook
 from grader.causes.rules.fitted_sums import as_read
 from grader.causes.rules.look import astray, look
@@ -20,7 +21,7 @@ from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
 from grader.judge.roundings import rounding
 from grader.kernel.machine.outside import Outside
-from grader.kernel.observers.trace import PRODUCTS, traceable
+from grader.kernel.observers.trace import PRODUCTS, Trace, traceable
 from grader.spec.grade_record import TileMap
 from grader.spec.protocol import Reply, Status
 from grader.spec.trace_record import TRACED, TraceRecord
@@ -70,45 +71,41 @@ class Looks:
             return Seen()
         found = rounding(session, called) if session.machine else None
         # Operands of a dot may be rounded: this is the cause only if nothing else is seen.
+        of_rounding = rounded(case, found) if found is not None else None
         of_dot = found is not None and found.op == "dot"
-        sighting = rounded(case, found) if found and not of_dot else _overflow(session, called)
+        sighting = None if of_dot else of_rounding
+        sighting = sighting or _overflow(session, called)
         evidence = self.watched(session, called)
-        trace = evidence.trace
-        report, place = self._report(called, evidence), (check.id, called.number - 1)
-        part = report.part if report is not None else None
-        if report is not None and report.pairs is not None:
-            self._casebook.add_state(place, report.pairs)
-        elif report is not None and part is not None:
-            located = called.source.keeps_given
-            state = of_state(report.record, part.roles[0], in_unit=part.in_unit, located=located)
-            if state is not None:
-                self._casebook.add_state(place, state)
-                sighting = sighting or (state if part.in_unit else None)
-        elif report is not None and report.never:
-            self._casebook.add_state(place, in_no_tile(report.record, report.never))
-        if trace is None:
-            sighting = sighting or (rounded(case, found) if found is not None else None)
-            if sighting is not None:
-                self._casebook.add_seen(place, sighting)
-            return Seen(trace=None if session.machine else _shown(report), rounding=found)
-        sighting = sighting or look(called.problem.id, case, trace, result)
-        numbers = called.inputs, called.evidence.outputs, called.expected
-        sighting = sighting or as_read(case, trace, *numbers)
-        sighting = sighting or by_zero(trace)
-        if found is not None and of_dot:
-            found, sighting = (None, sighting) if sighting else (found, rounded(case, found))
+        trace, report, place = evidence.trace, self._report(called, evidence), _place(called)
+        state = _state(called, report)
+        if state is not None:
+            self._casebook.add_state(place, state)
+            sighting = sighting or (state if state.id == "MAXIMUM-IN-ANOTHER-UNIT" else None)
+        if trace is not None:
+            sighting = sighting or look(called.problem.id, case, trace, result)
+            sighting = sighting or as_read(called.outputs, trace) or by_zero(trace)
+            found = None if of_dot and sighting else found
+        sighting = sighting or of_rounding
         if sighting is not None:
             self._casebook.add_seen(place, sighting)
-        counted = None
-        if any(name in (*PRODUCTS, "lse") for name in result.wrong):  # not dsink_logits alone
-            first = result.wrong[0]
-            product = first if first in PRODUCTS else "out"
-            near = result.place if first in (*PRODUCTS, "lse") else None
-            counted = counted_pairs(called.problem.id, case, trace, product, near)
-            if counted is not None and product != "out":
-                self._casebook.add_product(place, product, counted.product_line)
-        tiles = tile_map(counted) if counted is not None else None
+        if trace is None:
+            return Seen(trace=None if session.machine else _shown(report), rounding=found)
+        tiles = self._tiles(called, trace, result)
         return Seen(tiles, _shown(report), found, first_nan(trace))
+
+    def _tiles(self, called: Called, trace: Trace, result: Result) -> TileMap | None:
+        """Return the tiles of the product that the first wrong output is made of."""
+        if not any(name in (*PRODUCTS, "lse") for name in result.wrong):  # dsink_logits alone
+            return None
+        first = result.wrong[0]
+        product = first if first in PRODUCTS else "out"
+        near = result.place if first in (*PRODUCTS, "lse") else None
+        counted = counted_pairs(called.problem.id, called.case, trace, product, near)
+        if counted is None:
+            return None
+        if product != "out":
+            self._casebook.add_product(_place(called), product, counted.product_line)
+        return tile_map(counted)
 
     def at_fault(self, session: Session, called: Called, how: str, line: int, of: str) -> bool:
         """Find why a kernel accessed memory outside of its tensors, in the way `how` of `Outside`.
@@ -116,7 +113,7 @@ class Looks:
         Where a whole tile lies outside, what lies there is left out of one more call. Return
         whether a cause was added to the casebook.
         """
-        place, case = (called.check.id, called.number - 1), called.case
+        place, case = _place(called), called.case
         is_new = session.machine and traceable(case) and line not in self._faults
         if is_new and how not in (Outside.EDGE, Outside.BLOCK, Outside.WRAPS):
             names = tuple(called.problem.judged(called.check))
@@ -147,7 +144,7 @@ class Looks:
             self._races[headline] = trace and misplaced(case, trace, result)
         sighting = self._races.get(headline)
         if sighting is not None:
-            self._casebook.add_raced((called.check.id, called.number - 1), sighting)
+            self._casebook.add_raced(_place(called), sighting)
 
     def watched(self, session: Session, called: Called) -> CallEvidence:
         """Call with the kernels watched, and until one program was followed, follow one."""
@@ -168,6 +165,21 @@ class Looks:
             return None
         self._followed = True
         return called.report(evidence)
+
+
+def _place(called: Called) -> Place:
+    return called.check.id, called.number - 1
+
+
+def _state(called: Called, report: ProgramReport | None) -> Sighting | None:
+    """Return what is wrong with the state of a program that was followed, if that is known."""
+    if report is None or report.pairs is not None:
+        return report and report.pairs
+    if report.part is not None:
+        first, in_unit = report.part.roles[0], report.part.in_unit
+        located = called.source.keeps_given
+        return of_state(report.record, first, in_unit=in_unit, located=located)
+    return in_no_tile(report.record, report.never) if report.never else None
 
 
 def _shown(report: ProgramReport | None) -> TraceRecord | None:

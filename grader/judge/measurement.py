@@ -128,17 +128,8 @@ class Measurement:
                     timed = self._attach(worker)
                     if of_memory:
                         self._memory = self._memory_of([timed, timed], naive_extra, before)
-                    student.append(
-                        speed.run_block(
-                            bench,
-                            timed,
-                            problem,
-                            case,
-                            overhead_s=overheads[1],
-                            margin_of=self._margin_of(case),
-                            like=student[0] if student else None,
-                        )
-                    )
+                    like, margin_of = student[0] if student else None, self._margin_of(case)
+                    student.append(self._block(timed, case, overheads[1], like, margin_of))
             except CallFailed as error:
                 failure = _failure(error)
                 self._memory = self._memory or failure
@@ -162,17 +153,20 @@ class Measurement:
         self, case: Case, overhead_s: float, like: speed.Block | None = None
     ) -> speed.Block:
         self._release_naive()
-        block = speed.run_block(
-            self.bench,
-            self.naive,
-            self.problem,
-            case,
-            overhead_s=overhead_s,
-            margin_of=None,
-            like=like,
-        )
+        block = self._block(self.naive, case, overhead_s, like)
         self._release_naive()
         return block
+
+    def _block(
+        self,
+        timed: Timed,
+        case: Case,
+        overhead_s: float,
+        like: speed.Block | None,
+        margin_of: speed.MarginOf | None = None,
+    ) -> speed.Block:
+        how = {"overhead_s": overhead_s, "margin_of": margin_of, "like": like}
+        return speed.run_block(self.bench, timed, self.problem, case, **how)
 
     def _release_naive(self) -> None:
         if self.bench.device == "cuda":

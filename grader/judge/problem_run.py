@@ -16,8 +16,7 @@ from pathlib import Path
 
 import torch
 
-from grader.causes.diagnose import Casebook, Cause, named_alike
-from grader.causes.outputs import Outputs
+from grader.causes.diagnose import Casebook, named_alike
 from grader.causes.rules.numbers import rounded
 from grader.causes.rules.scaled import of_numbers
 from grader.causes.rules.sighting import Result
@@ -43,7 +42,7 @@ from grader.judge.sessions import Sessions
 from grader.judge.smallest import smaller_case
 from grader.source.submission import Source
 from grader.spec.cases import Case
-from grader.spec.findings import CaseBegins, Event, Evidence, Finding, Phase
+from grader.spec.findings import CaseBegins, CauseFound, Event, Evidence, Finding, Phase
 from grader.spec.grade_record import Message, Verdict
 from grader.spec.inputs import Inputs, case_seed, invalidate, make_inputs
 from grader.spec.problem import Problem
@@ -64,7 +63,6 @@ class ProblemRun:
         source: Source,
         seed: str,
         sessions: Sessions,
-        casebook: Casebook | None = None,
         *,
         compiles_ahead: bool = False,
         kernels: Path | None = None,
@@ -80,8 +78,8 @@ class ProblemRun:
         torch.set_num_threads(1)
         self.problem, self.source, self.seed, self.sessions = problem, source, seed, sessions
         self.calls = 0  # cases in which the submission's code may have run
-        self._casebook = casebook or Casebook(problem)
-        self._of_bridge = type(self._casebook)(problem, bridge=True) if problem.bridge else None
+        self._casebook = Casebook(problem)
+        self._of_bridge = Casebook(problem, bridge=True) if problem.bridge else None
         self.compiling = CompileRun(
             *(problem, source, seed, compiles_ahead, kernels, chips),
             tell=lambda text: send(Phase(problem=problem.id, text=text, submission=True)),
@@ -127,7 +125,7 @@ class ProblemRun:
             session.start()
         return session
 
-    def causes(self) -> list[Cause]:
+    def causes(self) -> list[CauseFound]:
         """Return the causes of wrong results, see `Casebook.settle`."""
         named = self._casebook.settle(self.source)
         of_bridge = self._of_bridge.settle(self.source) if self._of_bridge else []
@@ -297,8 +295,7 @@ class ProblemRun:
             casebook.add_right(case, again)
         if not called.differences:
             return Seen()
-        got, expected = called.evidence.outputs, called.expected
-        wrong = Outputs(self.problem.id, case, called.inputs, got, expected)
+        wrong = called.outputs
         casebook.add_wrong(at.place, wrong, again)
         if at.check.bridge and case.rows is None:
             return Seen()

@@ -37,22 +37,22 @@ _RUN = pytest.StashKey[PytestRun]()
 
 def pytest_configure(config: pytest.Config) -> None:
     run = config.stash[_RUN] = PytestRun(config)
-    if run.request is not None:
+    if run.is_of_judge:
         from grader.isolate import sandbox
 
         sandbox.prepare(jailed=run.request.jailed, gpu=run.request.device_uuid)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    run = config.stash[_RUN]
-    return f"grader: device {run.device}, seed {run.seed}"
+    asked = config.stash[_RUN].request
+    return f"grader: device {asked.device}, seed {asked.seed}"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     run = config.stash.get(_RUN, None)
     if run is not None:
         run.close()
-    if run is not None and run.request is not None:
+    if run is not None and run.is_of_judge:
         from grader.isolate import forks
 
         forks.close_server()

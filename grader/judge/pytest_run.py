@@ -6,6 +6,7 @@ torch and the judge's rooms are imported when a case needs them: pytest also run
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -42,30 +43,30 @@ class PytestRun:
     """Runs the cases that pytest hands over, and sends events to the judge, if it listens."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.request: TestRequest | None = None
-        self.seed = config.getoption("--seed") or os.urandom(8).hex()
         self.runs: dict[str, ProblemRun] = {}
-        self._pipe: EventPipe | None = None
-        self._device = config.getoption("--device")
-        self._submission = Path(config.getoption("--submission"))
+        self._config = config
+        self._request_fd = config.getoption("--request-fd")
         self._failed: set[tuple[str, str]] = set()  # problems and their checks
         self._gpu = contextlib.ExitStack()
         self._has_gpu = False
-        request_fd = config.getoption("--request-fd")
-        if request_fd is not None:
-            self.request = TestRequest.model_validate_json(read_request(request_fd))
-            self.seed, self._device = self.request.seed, self.request.device
+        self.is_of_judge = self._request_fd is not None  # and not of a command line
+        self._pipe: EventPipe | None = None
+        if self.is_of_judge:
             alive = write_event(Alive(), self.request.token)
             self._pipe = EventPipe(config.getoption("--events-fd"), alive)
 
-    @property
-    def device(self) -> str:
-        """Where kernels run: cuda or cpu."""
-        if self._device == "auto":
+    @functools.cached_property
+    def request(self) -> TestRequest:
+        """What the judge asked for, or the same of a command line, which names no source."""
+        if self._request_fd is not None:
+            return TestRequest.model_validate_json(read_request(self._request_fd))
+        device = self._config.getoption("--device")
+        if device == "auto":
             import torch
 
-            self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        return self._device
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        seed = self._config.getoption("--seed") or os.urandom(8).hex()
+        return TestRequest(device=device, seed=seed)
 
     def have_gpu(self, wait_s: float) -> bool:
         """Keep measurements of other gradings off the GPU from now on; return whether they are.
@@ -74,7 +75,7 @@ class PytestRun:
         """
         from grader.timing import device_lock
 
-        uuid = self.request.device_uuid if self.request else None
+        uuid = self.request.device_uuid
         if not self._has_gpu and uuid is not None:
             lock = device_lock.held(uuid, alone=False, wait_s=wait_s)
             self._has_gpu = self._gpu.enter_context(lock)
@@ -96,7 +97,7 @@ class PytestRun:
 
     def send(self, event: Any) -> None:
         """Send an event to the judge, if it listens."""
-        if self._pipe and self.request:
+        if self._pipe:
             self._pipe.send(write_event(event, self.request.token))
 
     # -- cases ------------------------------------------------------------------------------------
@@ -106,11 +107,10 @@ class PytestRun:
 
         A name has the length, the dtype, and what else is not as in the plain case.
         """
-        done = self.request.done if self.request else ()
         usual = set(resolve(problem.of(check).base.given, "fp32", "").words)
         found: dict[str, tuple[int, Case]] = {}
-        for index, case in problem.cases(check, self.seed).items():
-            if (check.id, index) in done:
+        for index, case in problem.cases(check, self.request.seed).items():
+            if (check.id, index) in self.request.done:
                 continue
             sizes = ("seqlen", "rows", "cols")
             words = [w for w in case.words if w not in usual or w.startswith(sizes)]
@@ -120,14 +120,14 @@ class PytestRun:
 
     def rank(self, at: CheckCase | None) -> tuple[bool, bool]:
         """Return the sort key of a case: on a GPU those of the machine first, then by `first`."""
-        first = self.request.first if self.request else ()
+        first = self.request.first
         late = bool(first) and (at is None or at.check.id not in first)
-        return self.device == "cuda" and at is not None and at.case.gpu, late
+        return self.request.device == "cuda" and at is not None and at.case.gpu, late
 
     def begin(self, cases: Iterable[CheckCase]) -> None:
         """On a GPU begin to compile what its cases need, and use the machine meanwhile."""
         waiting: dict[str, list[CheckCase]] = {}
-        for at in cases if self.device == "cuda" else ():
+        for at in cases if self.request.device == "cuda" else ():
             if at.case.gpu and not at.check.bridge:
                 waiting.setdefault(at.whole.id, []).append(at)
         for of_problem in waiting.values():
@@ -148,24 +148,23 @@ class PytestRun:
         from grader.timing import device_lock
 
         asked = self.request
-        budget = Budget(problem.limits, *((asked.spent_s, asked.lost_s) if asked else ()))
-        if asked is not None:
+        if asked.source is not None:
             source = Source(problem.id, asked.source.data, policy=asked.policy)
         else:
-            source = read_source(problem, self._submission)
+            source = read_source(problem, Path(self._config.getoption("--submission")))
         sessions = Sessions(
             problem,
             source,
-            self.device,
-            budget,
+            asked.device,
+            Budget(problem.limits, asked.spent_s, asked.lost_s),
             have_gpu=lambda: self.have_gpu(device_lock.WAIT_S),
-            compile_workers=asked.compile_workers if asked else 1,
-            capability=asked.capability if asked else None,
-            kernels=asked.kernels if asked else None,
+            compile_workers=asked.compile_workers,
+            capability=asked.capability,
+            kernels=asked.kernels,
         )
-        how = {"compiles_ahead": True, "shrinks": 2, "kernels": asked and asked.kernels}
-        how["chips"] = asked.chips if asked else ()
-        return ProblemRun(problem, source, self.seed, sessions, send=self.send, **how)
+        how = {"compiles_ahead": True, "shrinks": 2, "send": self.send}
+        how |= {"kernels": asked.kernels, "chips": asked.chips}
+        return ProblemRun(problem, source, asked.seed, sessions, **how)
 
     def ended(
         self, at: CheckCase, came_to: Finding | BaseException, where: str, seconds: float
@@ -192,8 +191,7 @@ class PytestRun:
             self._failed.add((at.whole.id, at.check.id))
         finding = finding.model_copy(update={"duration_s": round(seconds, 3)})
         spent = run.sessions.budget if run is not None else self.request
-        spent_s, lost_s = (spent.spent_s, spent.lost_s) if spent is not None else (0.0, 0.0)
-        check, index = at.place
+        spent_s, lost_s, (check, index) = spent.spent_s, spent.lost_s, at.place
         self.send(
             CaseEnds(check=check, index=index, finding=finding, spent_s=spent_s, lost_s=lost_s)
         )
@@ -222,7 +220,7 @@ class PytestRun:
     def counts_work(self, problem: Problem) -> bool:
         """Whether work is counted: for the judge, where no check failed that it rests on."""
         rests_on = {(problem.id, check) for check in problem.rests_on.work}
-        return bool(self.request and problem.work) and not self._failed & rests_on
+        return self.is_of_judge and problem.work is not None and not self._failed & rests_on
 
 
 def _causes(run: ProblemRun, say: Callable[[str], None]) -> list[CauseFound]:
@@ -231,7 +229,7 @@ def _causes(run: ProblemRun, say: Callable[[str], None]) -> list[CauseFound]:
     They explain verdicts, which stand without them.
     """
     try:
-        return [CauseFound(**vars(cause)) for cause in run.causes()]
+        return run.causes()
     except Exception as error:
         say(f"{run.problem.id}: the judge failed to find causes: {type(error).__name__}: {error}")
         return []

@@ -85,11 +85,14 @@ class ChildRequest(Record):
 
 
 class TestRequest(ChildRequest):
-    """Run the cases of one problem but those of `done`; `spent_s` and `lost_s` are used up."""
+    """Run the cases of one problem but those of `done`; `spent_s` and `lost_s` are used up.
+
+    Without a `source`, as from a command line, files are read from a folder.
+    """
 
     __test__ = False  # keeps pytest from collecting it by its name
 
-    source: SourceFile
+    source: SourceFile | None = None
     seed: str
     done: tuple[tuple[str, int], ...] = ()
     first: tuple[str, ...] = ()  # checks whose cases run before the others
@@ -156,11 +159,10 @@ class CauseFound(Record):
     def located(self, message: Message) -> Message:
         """Return `message` with the line of this cause, or its step where no line is known.
 
-        The step of a cause without a line replaces a line of the message that is in no known step.
+        A message keeps its line, if that is in a known step and the cause has none.
         """
-        if self.line is None and message.line is None and self.step is not None:
-            return message.model_copy(update={"step": self.step})
-        if self.line is None and (self.step is None or message.step is not None):
+        keeps = message.line is not None and message.step is not None
+        if self.line is None and (self.step is None or keeps):
             return message
         where = {"line": self.line, "fed_by": self.fed_by, "step": self.step}
         return message.model_copy(update=where)

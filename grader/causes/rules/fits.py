@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from grader.causes.outputs import Outputs
-from grader.causes.rules import fitted as of_rows
-from grader.causes.rules import fitted_gradients, fitted_sums
+from grader.causes.rules import fitted_gradients, fitted_rows, fitted_sums
 from grader.causes.rules.fitted_logits import other_logit
 from grader.causes.rules.head import NAMES
 from grader.causes.rules.sighting import Sighting
@@ -34,7 +33,7 @@ def fitted(wrong: Outputs) -> Sighting | None:
         return fitted_sums.fitted(wrong)
     found = None
     if _are_there(wrong, ["out"]):
-        found = other_logit(wrong) or of_rows.fitted(wrong)
+        found = other_logit(wrong) or fitted_rows.fitted(wrong)
     if found is None and _are_there(wrong, _GRADIENTS):
         found = fitted_gradients.fitted(wrong)
     return found

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import math
 
-from grader.causes.outputs import Outputs
+from grader.causes.outputs import LOG2E, TILES, Outputs, names_of
 from grader.causes.rules.fitted_pairs import other_heads, other_pairs, parts_of_dq
 from grader.causes.rules.fitted_sinks import far_pairs, logits
 from grader.causes.rules.fitted_weights import masks_of, other_delta, other_weights
-from grader.causes.rules.head import DELTA_OF_TILE, NAMES, OPERANDS, TILES, Head, head_of
+from grader.causes.rules.head import DELTA_OF_TILE, NAMES, OPERANDS, ROWS, Head, head_of
 from grader.causes.rules.sighting import Sighting, by_numbers
+from grader.checks.correctness import are
 
 _COLUMNS = 16  # of head_dim: enough for a few numbers of a whole head
 _SAME = 1e-2  # of two factors
 _SHARE = 1e-3  # of a product: a term that has less is left out
-_LOG2E = 1.0 / math.log(2.0)
 # Terms that dS may be the sum of, with numbers before them; the first that fit are named.
 _OF_DS = (
     ("P * dP", "P * delta"),
@@ -38,8 +38,6 @@ _OF_DS = (
     ("P * dP", "P * delta", "P * lse"),
 )
 _OF_P = (("P",), ("P * dP", "P * delta"), ("P * dP",), ("dP",), ("P * P",), ("S",))
-# Right factors of the products, and others that are taken for them.
-_FACTORS = {"dq": ("k", "v"), "dk": ("q", "dout", "out"), "dv": ("dout", "out", "q")}
 
 
 def fitted(wrong: Outputs) -> Sighting | None:
@@ -68,7 +66,7 @@ def fitted(wrong: Outputs) -> Sighting | None:
 def _other_terms(head: Head) -> Sighting | None:
     """Find a sum of other terms of P, dP and delta, or with other factors, that explains it."""
     masks = list(masks_of(head))
-    for factor in _FACTORS[head.name]:
+    for factor in ROWS[head.name]:
         for terms in _OF_P if head.name == "dv" else _OF_DS:
             # P is 0 where a key is hidden, whatever was masked.
             of_p = all(term.startswith("P") for term in terms)
@@ -94,7 +92,7 @@ def _sighting(
         return None
     name, made = head.name, "P" if head.name == "dv" else "dS"
     due = ["P"] if name == "dv" else ["P * dP", "P * delta"]
-    if factor == _FACTORS[name][0] and [term for _, term in kept] == due:
+    if factor == ROWS[name][0] and [term for _, term in kept] == due:
         signs = [1.0, -1.0][: len(due)]
         if all(abs(a - sign) <= _SAME for (a, _), sign in zip(kept, signs, strict=True)):
             return None  # what is wrong is in other heads, or not of this kind
@@ -130,11 +128,10 @@ def _scaled(wrong: list[Head]) -> Sighting | None:
         return None
     name = _named(wrong[0], factors[0])
     names = [name for name in ("dq", "dk", "dv") if name in {head.name for head in wrong}]
-    are = f"{', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"{names[0]} is"
     times = f"{factors[0]:.4g}{f' ({name})' if name else ''}"
     return by_numbers(
         "GRADIENT-SCALED",
-        are=are,
+        are=are(names),
         times=times,
         they="they" if names[1:] else "it",
         where=wrong[0].where,
@@ -161,14 +158,13 @@ def _sum_of(head: Head, numbers: list[tuple[float, str]]) -> str:
 def _named(head: Head, value: float) -> str:
     """Return what has this value in the case; "" where nothing or 1 has."""
     scale, group = head.scale, head.probs.shape[0]
-    named = {"softmax_scale": scale, "1/softmax_scale": 1.0 / scale, "log2(e)": _LOG2E}
-    named |= {"ln(2)": 1.0 / _LOG2E, "-1": -1.0, "softmax_scale * log2(e)": scale * _LOG2E}
-    named |= {"log2(e)/softmax_scale": _LOG2E / scale, "head_dim": float(head.q.shape[-1])}
+    named = {"softmax_scale": scale, "1/softmax_scale": 1.0 / scale, "log2(e)": LOG2E}
+    named |= {"ln(2)": 1.0 / LOG2E, "-1": -1.0, "softmax_scale * log2(e)": scale * LOG2E}
+    named |= {"log2(e)/softmax_scale": LOG2E / scale, "head_dim": float(head.q.shape[-1])}
     named |= {"-softmax_scale": -scale, "1/head_dim": 1.0 / head.q.shape[-1]}
     if group > 1:
         named |= {"group_size": float(group), "1/group_size": 1.0 / group}
-    alike = [n for n, v in named.items() if abs(value - v) <= _SAME / 10 * abs(v)]
-    return alike[0] if alike and abs(value - 1.0) > _SAME else ""
+    return next(iter(names_of(value, named)), "") if abs(value - 1.0) > _SAME else ""
 
 
 # -- the rows --------------------------------------------------------------------------------------

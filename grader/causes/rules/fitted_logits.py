@@ -13,16 +13,14 @@ from collections.abc import Iterator
 
 import torch
 
-from grader.causes.outputs import Outputs
+from grader.causes.outputs import LOG2E, Outputs, unexplained
 from grader.causes.rules.sighting import Sighting, by_numbers
 from reference.variants import attend
 
-_UNEXPLAINED = 1e-2  # of the error, at most
 _SHARE = 1e-3  # of a denominator: a term that has less cannot be read from it
 _SAME = 1e-2  # relative, of two terms
 _FEWEST = 16  # rows of a head
 _MOST_TIMES = 64
-_LOG2E = 1.0 / math.log(2.0)
 _sighting = functools.partial(by_numbers, "OTHER-SINK-LOGIT")
 
 
@@ -44,9 +42,7 @@ class _Denominators:
 
     def explained_by(self, made: torch.Tensor) -> bool:
         """Whether `made` explains the result."""
-        if not made.isfinite().all():
-            return False
-        return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
+        return float((made - self.got).norm()) <= unexplained(self.got, self.truth)
 
     def found(self) -> torch.Tensor:
         """Return the term beside the keys in each row; NaN where it is too small to be read."""
@@ -68,7 +64,7 @@ def other_logit(wrong: Outputs) -> Sighting | None:
     if not known.sink_logits.isfinite().all():
         return None
     alone = attend(known, sink_logits=torch.full_like(known.sink_logits, -math.inf))
-    scores = known.scores().masked_fill(~known.visible(), -math.inf)
+    scores = known.masked()
     top, sinks = scores.amax(-1), known.sink_logits
     rows = _Denominators(got.double(), truth, alone["out"], alone["lse"], top, sinks, known.scale)
     scores[..., 0] += sinks[:, None]  # as in models that give one key more weight by it
@@ -102,9 +98,9 @@ def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
     factors = {
         "exp(-sink_logits[h])": -1.0,
         "exp(2 * sink_logits[h])": 2.0,
-        "exp(sink_logits[h] * log2(e))": _LOG2E,
-        "exp(sink_logits[h] * ln(2))": 1.0 / _LOG2E,
-        "exp(sink_logits[h] * softmax_scale * log2(e))": rows.scale * _LOG2E,
+        "exp(sink_logits[h] * log2(e))": LOG2E,
+        "exp(sink_logits[h] * ln(2))": 1.0 / LOG2E,
+        "exp(sink_logits[h] * softmax_scale * log2(e))": rows.scale * LOG2E,
         "exp(sink_logits[h] / softmax_scale)": 1.0 / rows.scale if rows.scale else 0.0,
     }
     for text, factor in factors.items():
@@ -122,11 +118,11 @@ def _candidates(rows: _Denominators) -> Iterator[tuple[str, torch.Tensor]]:
         )
         yield (
             "exp(sink_logits[h] - maximum) with a maximum in units of log2",
-            torch.exp(sink + maximum - maximum * _LOG2E),
+            torch.exp(sink + maximum - maximum * LOG2E),
         )
         yield (
             "exp2(sink_logits[h] - maximum), both in natural units",
-            torch.exp((sink - maximum) / _LOG2E + maximum),
+            torch.exp((sink - maximum) / LOG2E + maximum),
         )
         yield "sink_logits[h] itself, not its exponential", sink * maximum.exp()
     yield (

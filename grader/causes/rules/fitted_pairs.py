@@ -7,10 +7,10 @@ import math
 
 import torch
 
-from grader.causes.outputs import Outputs, factors_of, tiles_of
-from grader.causes.rules.head import TILES, Head
+from grader.causes.outputs import TILES, Outputs, factors_of, tiles_of, unexplained
+from grader.causes.rules.head import ROWS, Head
 from grader.causes.rules.sighting import Sighting, by_numbers
-from grader.checks.correctness import ranges, ranges_of
+from grader.checks.correctness import named, ranges
 from grader.spec.cases import Case
 from reference.variants import Case as Known
 from reference.variants import attend
@@ -27,21 +27,28 @@ _ALIKE = 2e-2  # of two factors
 _SHOWN = 3
 
 
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """Parts of the rows that a gradient sums up, (parts, rows): query heads, or tiles of `what`."""
+
+    rows: torch.Tensor
+    what: str
+    first_head: int | None = None
+
+    def named(self, which: torch.Tensor) -> str:
+        """Name some of the parts."""
+        if self.first_head is None:
+            return f"{self.what} {ranges(self.rows[which].any(0))}"
+        return named("query head", [self.first_head + int(n) for n in torch.nonzero(which)])
+
+
 def other_pairs(head: Head) -> Sighting | None:
-    """Find query heads, or tiles of the rows that are summed over, that do not count once."""
-    heads, length = (head.probs.shape[0], head.probs.shape[1 if head.name != "dq" else 2])
-    if head.name != "dq" and heads > 1:
-        found = _of_counts(head, torch.eye(heads).repeat_interleave(length, 1) > 0, of_heads=True)
-        if found is not None:
-            return found
-    for tile in TILES:
-        groups = tiles_of(length, tile)
-        if len(groups) < 2 or (head.name != "dq" and heads > 1):
-            continue
-        found = _of_counts(head, groups, of_heads=False)
-        if found is not None:
-            return found
-    return None
+    """Find query heads, or tiles of the rows that are summed up, that do not count once."""
+    heads, queries, _ = head.probs.shape
+    if head.name == "dq" or heads == 1:
+        return _of_tiles(head, head.weights(head.probs))
+    rows = torch.eye(heads).repeat_interleave(queries, 1) > 0
+    return _of_counts(head, head.weights(head.probs), _Parts(rows, "query heads", head.first_head))
 
 
 def parts_of_dq(head: Head) -> Sighting | None:
@@ -51,71 +58,63 @@ def parts_of_dq(head: Head) -> Sighting | None:
     """
     if head.name != "dq":
         return None
-    keys = head.probs.shape[-1]
     parts = {"P * dP": head.probs * head.dprobs, "P * delta": -head.probs * head.delta[..., None]}
     for of_sum, of_rest in (("P * dP", "P * delta"), ("P * delta", "P * dP")):
-        rest = head.scale * (parts[of_rest][0] @ head.k)
-        got, truth = head.got - rest, head.truth - rest
-        other = dataclasses.replace(head, got=got, truth=truth)
-        weights = head.scale * parts[of_sum]
-        numbers = other.solved([weights[0] @ head.v])
+        rest = head.product(parts[of_rest])
+        other = dataclasses.replace(head, got=head.got - rest, truth=head.truth - rest)
+        numbers = other.solved([head.product(parts[of_sum], "v")])
         if numbers is not None and abs(numbers[0] - 1.0) <= _SAME:
             return by_numbers("OTHER-TERMS", variant="rows_of_v", of_sum=of_sum, where=head.where)
-        for tile in TILES:
-            groups = tiles_of(keys, tile)
-            if len(groups) < 2:
-                continue
-            of_terms = f"{of_sum} of "
-            found = _of_counts(other, groups, of_heads=False, weights=weights, of_sum=of_terms)
-            if found is not None:
-                return found
+        found = _of_tiles(other, parts[of_sum], f"{of_sum} of ")
+        if found is not None:
+            return found
     return None
 
 
+def _of_tiles(head: Head, weights: torch.Tensor, of_sum: str = "") -> Sighting | None:
+    what, axis = ("keys", 2) if head.name == "dq" else ("queries", 1)
+    tiles = (tiles_of(weights.shape[axis], tile) for tile in TILES)
+    parts = (_Parts(rows, what) for rows in tiles if len(rows) > 1)
+    return next(filter(None, (_of_counts(head, weights, of, of_sum) for of in parts)), None)
+
+
 def _of_counts(
-    head: Head,
-    groups: torch.Tensor,
-    *,
-    of_heads: bool,
-    weights: torch.Tensor | None = None,
-    of_sum: str = "",
+    head: Head, weights: torch.Tensor, parts: _Parts, of_sum: str = ""
 ) -> Sighting | None:
-    if weights is None:
-        weights = head.probs
-        if head.name != "dv":
-            weights = head.probs * (head.dprobs - head.delta[..., None]) * head.scale
-        if head.name != "dq":
-            weights = weights.mT  # (heads, keys, queries)
-    rows = weights.transpose(0, 1).flatten(1)  # (rows, what is summed over)
-    factor = {"dq": head.k, "dk": head.q.flatten(0, 1), "dv": head.dout.flatten(0, 1)}[head.name]
+    """Find parts that do not count once; `weights` are (heads, queries, keys)."""
+    if head.name != "dv":
+        weights = head.scale * weights
+    if head.name != "dq":
+        weights = weights.mT
+    of_rows = weights.transpose(0, 1).flatten(1)  # (rows, what is summed up)
+    summed = getattr(head, ROWS[head.name][0]).flatten(0, -2)
     wrong = (head.got - head.truth).norm(dim=-1)
     # Rows close to 0, such as dq of the first query, may be wrong by rounding alone.
     least = torch.maximum(1e-2 * head.truth.norm(dim=-1), _SHARE * wrong.max())
     chosen = torch.nonzero(wrong > least).flatten()
-    if not len(chosen) or len(groups) * _EQUATIONS > factor.shape[1]:
+    if not len(chosen) or len(parts.rows) * _EQUATIONS > summed.shape[1]:
         return None
     chosen = chosen[:: -(-len(chosen) // _ROWS)]
-    parts = (rows[chosen][:, None, :] * groups) @ factor  # (rows, groups, head_dim)
+    shares = (of_rows[chosen][:, None, :] * parts.rows) @ summed  # (rows, parts, head_dim)
     got, truth = head.got[chosen], head.truth[chosen]
-    counts = factors_of(parts, got, 1e-2 * float((got - truth).norm()))
+    counts = factors_of(shares, got, unexplained(got, truth))
     if counts is None:
         return None
-    size = parts.norm(dim=-1).clamp(min=1e-300)
+    size = shares.norm(dim=-1).clamp(min=1e-300)
     clear = size > _SHARE * size.amax(1, keepdim=True)
     whole = (counts - counts.round()).abs() <= _SAME
     if not bool((whole | ~clear).all()):
-        return _shares(head, groups, counts.masked_fill(~clear, math.nan), of_heads)
-    if bool((counts[clear].round() < 0).any()):
-        return None
-    odd = clear & (counts.round() != 1.0)
-    if not odd.any() or bool((counts[clear].round() > _MOST_COUNT).any()):
+        return _shares(head, parts, counts.masked_fill(~clear, math.nan))
+    counts = counts.round()
+    odd = clear & (counts != 1.0)
+    low, high = float(counts[clear].min()), float(counts[clear].max())
+    if low < 0 or high > _MOST_COUNT or not odd.any():
         return None
     row = int(odd.any(1).int().argmax())
     pieces = []
-    for number in counts[row][odd[row]].round().unique().tolist():
-        which = odd[row] & (counts[row].round() == number)
+    for number in counts[row][odd[row]].unique().tolist():
         word = {0.0: "left out", 2.0: "counted twice"}.get(number, f"counted {number:.0f} times")
-        pieces.append(f"{_names(head, groups, which, of_heads)} {word}")
+        pieces.append(f"{parts.named(odd[row] & (counts[row] == number))} {word}")
     of_row = f"{'query' if head.name == 'dq' else 'key'} {int(chosen[row])}"
     return by_numbers(
         "OTHER-PAIRS",
@@ -128,10 +127,8 @@ def _of_counts(
     )
 
 
-def _shares(
-    head: Head, groups: torch.Tensor, counts: torch.Tensor, of_heads: bool
-) -> Sighting | None:
-    """Find a factor for each group that is the same in all rows; `counts` are (rows, groups)."""
+def _shares(head: Head, parts: _Parts, counts: torch.Tensor) -> Sighting | None:
+    """Find a factor for each part that is the same in all rows; `counts` are (rows, parts)."""
     known = ~counts.isnan()
     mean = counts.nanmean(0)
     off = (counts - mean).abs() > _ALIKE * mean.abs().clamp(min=_SAME)
@@ -140,27 +137,18 @@ def _shares(
         return None
     factors = mean[there]
     if float(factors.max() - factors.min()) < _SAME * float(factors.abs().max()):
-        return None  # one factor for all groups
+        return None  # one factor for all parts
     shown = [
-        f"{_names(head, groups, torch.arange(len(groups)) == group, of_heads)}"
-        f" {float(mean[group]):.3g} times"
-        for group in torch.nonzero(there).flatten().tolist()[:_SHOWN]
+        f"{parts.named(torch.arange(len(mean)) == part)} {float(mean[part]):.3g} times"
+        for part in torch.nonzero(there).flatten().tolist()[:_SHOWN]
     ]
-    parts = "query heads" if of_heads else f"tiles of {'keys' if head.name == 'dq' else 'queries'}"
     return by_numbers(
         "SHARES-OF-A-GRADIENT",
         name=head.name,
-        parts=parts,
+        parts=parts.what if parts.first_head is not None else f"tiles of {parts.what}",
         where=head.where,
         shares=", ".join(shown) + (", ..." if int(there.sum()) > _SHOWN else ""),
     )
-
-
-def _names(head: Head, groups: torch.Tensor, which: torch.Tensor, of_heads: bool) -> str:
-    if of_heads:
-        heads = [head.first_head + int(n) for n in torch.nonzero(which)]
-        return f"query head{'s' if len(heads) > 1 else ''} {ranges_of(heads)}"
-    return f"{'keys' if head.name == 'dq' else 'queries'} {ranges(groups[which].any(0))}"
 
 
 def other_heads(wrong: Outputs, head: Head) -> Sighting | None:
@@ -196,7 +184,7 @@ def other_heads(wrong: Outputs, head: Head) -> Sighting | None:
 def _of_heads(known: Known, head: Head) -> torch.Tensor:
     """Return the share of each query head in the gradient, (batch, q heads, keys, columns)."""
     lse = attend(known)["lse"][..., None]
-    weights = torch.exp(known.scores().masked_fill(~known.visible(), -float("inf")) - lse)
+    weights = torch.exp(known.masked() - lse)
     rows = known.dout
     if head.name == "dk":
         weights = weights * (known.dout @ known.values().mT - row_delta(known)[..., None])

@@ -9,25 +9,24 @@ import math
 
 import torch
 
+from grader.causes.outputs import LOG2E, TILES, names_of
 from grader.causes.rules.sighting import Sighting, by_numbers
-from grader.causes.rules.wrong_rows import TILES, Rows
+from grader.causes.rules.wrong_rows import Rows
 from grader.spec.cases import Case
 
 _SAME = 1e-2  # relative, of two scales
 _NAMES = 4  # of one number, at most: more do not help
 _OCTAVES = torch.arange(-10.0, 10.25, 0.25, dtype=torch.float64)
 _WIDTHS = (64, 32, 16)
-_LOG2E = 1.0 / math.log(2.0)
 
 
-def other_scale(case: Case, rows: Rows) -> Sighting | None:
+def other_scale(rows: Rows) -> Sighting | None:
     """Find another factor of the scores, over twenty octaves."""
 
     def made(scale: torch.Tensor) -> torch.Tensor:
-        scores = scale[:, None, None] * rows.scores
-        return scores.masked_fill(~rows.visible, -math.inf).softmax(-1) @ rows.values
+        return rows.attention(scale[:, None, None] * rows.scores)
 
-    sizes = (abs(rows.scale) or case.head_dim**-0.5) * torch.exp2(_OCTAVES)
+    sizes = (abs(rows.scale) or rows.case.head_dim**-0.5) * torch.exp2(_OCTAVES)
     tried = torch.cat([sizes, -sizes])
     apart = (made(tried) - rows.got).norm(dim=(1, 2))
     scale = float(tried[apart.argmin()])
@@ -45,16 +44,15 @@ def other_scale(case: Case, rows: Rows) -> Sighting | None:
     if not rows.explained(made(torch.tensor([scale], dtype=torch.float64))[0]):
         return None
     return by_numbers(
-        "OTHER-SCALE", scale=scale, named=_name(case, rows.scale, scale), due=rows.scale
+        "OTHER-SCALE", scale=scale, named=_name(rows.case, rows.scale, scale), due=rows.scale
     )
 
 
 def _name(case: Case, due: float, scale: float) -> str:
     """Name what has the value of a scale in this case."""
-    log2e = 1.0 / math.log(2.0)
     lengths = {"head_dim": case.head_dim, "seqlen_q": case.seqlen_q, "seqlen_k": case.seqlen_k}
     lengths |= {name: case.kwargs[name] for name in ("tile_q", "tile_k") if name in case.kwargs}
-    named = {"softmax_scale * log2(e)": due * log2e, "softmax_scale * ln(2)": due / log2e}
+    named = {"softmax_scale * log2(e)": due * LOG2E, "softmax_scale * ln(2)": due / LOG2E}
     named |= {"-softmax_scale": -due, "softmax_scale / 2": due / 2, "softmax_scale * 2": due * 2}
     named |= {"softmax_scale**2": due * due}
     named |= {"1 / softmax_scale": 1.0 / due} if due else {}
@@ -62,26 +60,25 @@ def _name(case: Case, due: float, scale: float) -> str:
         named |= {f"1/{name}": 1.0 / value, f"1/sqrt({name})": value**-0.5}
         named |= {f"sqrt({name})": value**0.5}
     named["head_dim**-0.25"] = case.head_dim**-0.25
-    alike = [w for w, value in named.items() if abs(scale - value) <= _SAME / 10 * abs(value)]
+    alike = names_of(scale, named)
     return f" ({' or '.join(alike)})" if 0 < len(alike) <= _NAMES else ""
 
 
-def other_columns(case: Case, rows: Rows) -> Sighting | None:
+def other_columns(rows: Rows) -> Sighting | None:
     """Find scores of the first or last columns of head_dim alone, or of the first ones repeated."""
-    every = torch.arange(case.head_dim)
-    for width in (w for w in _WIDTHS if w < case.head_dim):
+    every = torch.arange(rows.case.head_dim)
+    for width in (w for w in _WIDTHS if w < rows.case.head_dim):
         ends = {"": every[:width], "last": every[-width:], "repeated": every % width}
         for variant, taken in ends.items():
             keys = rows.keys if variant == "repeated" else rows.keys[:, taken]
             scores = rows.scale * rows.rows_of_q[:, taken] @ keys.T
-            weights = scores.masked_fill(~rows.visible, -math.inf).softmax(-1)
-            if rows.explained(weights @ rows.values):
+            if rows.explained(rows.attention(scores)):
                 columns = f"{int(taken.min())}-{int(taken.max())}"
                 return by_numbers(
                     "OTHER-COLUMNS",
                     variant=variant if variant == "repeated" else "",
                     columns=columns,
-                    of=case.head_dim,
+                    of=rows.case.head_dim,
                 )
     return None
 
@@ -93,9 +90,9 @@ def scale_of_some_tiles(rows: Rows) -> Sighting | None:
     factors = {
         "1": 1.0,
         "softmax_scale**2": rows.scale**2,
-        "softmax_scale * log2(e)": rows.scale * _LOG2E,
-        "softmax_scale * ln(2)": rows.scale / _LOG2E,
-        "log2(e)": _LOG2E,
+        "softmax_scale * log2(e)": rows.scale * LOG2E,
+        "softmax_scale * ln(2)": rows.scale / LOG2E,
+        "log2(e)": LOG2E,
         "-softmax_scale": -rows.scale,
     }
     tried = set()
@@ -112,8 +109,7 @@ def scale_of_some_tiles(rows: Rows) -> Sighting | None:
                     continue
                 for of_full in (True, False):
                     scale = torch.where(full == of_full, factor, rows.scale)
-                    scores = (scale * rows.scores).masked_fill(~rows.visible, -math.inf)
-                    if rows.explained(scores.softmax(-1) @ rows.values):
+                    if rows.explained(rows.attention(scale * rows.scores)):
                         return by_numbers(
                             "SCALE-OF-SOME-TILES",
                             variant="full_tiles" if of_full else "masked_tiles",

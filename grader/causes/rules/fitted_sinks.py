@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Callable
 
 import torch
 
-from grader.causes.outputs import Outputs
+from grader.causes.outputs import LOG2E, TILES, Outputs
 from grader.causes.rules.head import Head
 from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import ranges
@@ -20,8 +19,6 @@ from reference.variants_backward import row_delta
 
 _SAME = 1e-3  # relative, of two gradients of the logits: each is one number
 _APART = 5e-2  # of two counts
-_TILES = (64, 32, 16)
-_LOG2E = 1.0 / math.log(2.0)
 
 _far = functools.partial(by_numbers, "SINK-PAIRS")
 Sum = Callable[[torch.Tensor], torch.Tensor]
@@ -53,7 +50,7 @@ def far_pairs(case: Case, head: Head) -> Sighting | None:
             return _far(variant="of_another", name=head.name, where=where, got=made, due=due)
         if abs(numbers[0] - 1.0) > _APART:
             return _far(name=head.name, where=where, times=numbers[0])
-    for tile in _TILES:
+    for tile in TILES[1:]:
         parts = [far & (query // tile == t) for t in range(-(-queries // tile))]
         parts = [part for part in parts if bool(part.any())]
         numbers = head.solved([*(head.product(weights * part, rows) for part in parts), near])
@@ -106,7 +103,7 @@ def _weights(sink: torch.Tensor, lse: torch.Tensor, scale: float) -> dict[str, t
     found = {"P": p, "": torch.ones_like(p), "(1 - P)": 1.0 - p, "P * (1 - P)": p * (1.0 - p)}
     found |= {"P / (1 + P)": p / (1.0 + p), "P**2": p * p, "(sink_logits - lse)": sink - lse}
     found["softmax(sink_logits)"] = torch.softmax(sink, -2).expand_as(p)
-    units = {"": 1.0, " * softmax_scale": scale, " * log2(e)": _LOG2E, " * ln(2)": 1.0 / _LOG2E}
+    units = {"": 1.0, " * softmax_scale": scale, " * log2(e)": LOG2E, " * ln(2)": 1.0 / LOG2E}
     of_sink, of_lse = (
         {name + unit: number * value for unit, number in units.items()}
         for name, value in (("sink_logits", sink), ("lse", lse))
@@ -161,7 +158,7 @@ def _numbers(known: Known) -> dict[str, float]:
     """Return factors of the sum by name, 1 first; names of negative ones begin with a minus."""
     scale = known.scale
     found = {"": 1.0, "softmax_scale times ": scale, "1/softmax_scale times ": 1.0 / (scale or 1.0)}
-    found |= {"log2(e) times ": _LOG2E, "ln(2) times ": 1.0 / _LOG2E, "twice ": 2.0}
+    found |= {"log2(e) times ": LOG2E, "ln(2) times ": 1.0 / LOG2E, "twice ": 2.0}
     return found | {f"-{name}": -number for name, number in found.items()}
 
 

@@ -10,10 +10,8 @@ import torch
 
 from grader.causes.outputs import Outputs, factors_of
 from grader.causes.rules.sighting import Sighting, by_numbers, line_of
-from grader.checks.correctness import Expected, element_errors, ranges
+from grader.checks.correctness import Expected, element_errors, named_ranges
 from grader.kernel.observers.trace import Trace
-from grader.spec.cases import Case
-from grader.spec.inputs import Inputs
 
 _UNEXPLAINED = 1e-3  # of the error of the rows, at most
 _FEWEST = 4  # rows
@@ -122,22 +120,16 @@ def _columns(products: torch.Tensor, y: torch.Tensor, off: torch.Tensor) -> Sigh
     return None
 
 
-def as_read(
-    case: Case,
-    trace: Trace,
-    inputs: Inputs,
-    got: dict[str, torch.Tensor],
-    expected: Expected,
-) -> Sighting | None:
+def as_read(wrong: Outputs, trace: Trace) -> Sighting | None:
     """Find columns that count in y as often as they were read, which is not once."""
-    if case.rows is None or "y" not in got:
+    if wrong.case.rows is None or "y" not in wrong.got:
         return None
     reads = torch.from_numpy(trace.arrays["visits"].sum(axis=0)).double()
-    x, w = (inputs.all[name].double().cpu() for name in ("x", "w"))
+    x, w = (wrong.inputs.all[name].double().cpu() for name in ("x", "w"))
     if bool((reads != reads[0]).any()) or bool((reads == 1.0).all()):
         return None
     made = (x * w) @ reads[0]
-    if bool((element_errors("y", got["y"], expected, around=made) > 1.0).any()):
+    if bool((element_errors("y", wrong.got["y"], wrong.expected, around=made) > 1.0).any()):
         return None
     spans = _spans(reads[0], 1, x.shape[1])
     return Sighting(
@@ -157,7 +149,7 @@ def _spans(counts: torch.Tensor, tile: int, cols: int) -> list[str]:
         alike = left & ((counts - count).abs() <= _SAME * max(1.0, abs(count)))
         columns = alike.repeat_interleave(tile)[:cols]
         one = int(columns.sum()) == 1
-        spans.append(f"column{'' if one else 's'} {ranges(columns)} {_times(count, one)}")
+        spans.append(f"{named_ranges('column', columns)} {_times(count, one)}")
         left &= ~alike
     return spans
 

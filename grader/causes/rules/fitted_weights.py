@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import torch
 
-from grader.causes.rules.head import TILES, Head
+from grader.causes.outputs import LOG2E, TILES
+from grader.causes.rules.head import Head
 from grader.causes.rules.sighting import Sighting, by_numbers
 
-_LOG2E = 1.0 / math.log(2.0)
 _LARGEST = 300.0  # exponent
 _SAME = 1e-2  # relative, of two vectors
 
@@ -22,8 +22,7 @@ def other_weights(head: Head) -> Sighting | None:
     """Find another P, of other scores or another lse; of those that fit, the nearest."""
     best, least = None, math.inf
     for text, of_mask, probs in _candidates(head):
-        weights = probs if head.name == "dv" else probs * (head.dprobs - head.delta[..., None])
-        made = head.product(weights, {"dq": "k", "dk": "q", "dv": "dout"}[head.name])
+        made = head.product(head.weights(probs))
         if not head.explained(made):
             continue
         # Large rows decide what fits; all rows, relative to their size, decide what is nearest.
@@ -41,9 +40,9 @@ def _candidates(head: Head) -> Iterator[tuple[str, str, torch.Tensor]]:
     """Yield other ways to compute P: the formula, the mask in words, and P."""
     scores, lse, visible = head.scores, head.lse[..., None], head.visible
     seen = scores.masked_fill(~visible, -math.inf)
-    units = {"S": 1.0, "S * log2(e)": _LOG2E, "S * ln(2)": 1.0 / _LOG2E, "q k^T": 1.0 / head.scale}
-    units |= {"q k^T * log2(e)": _LOG2E / head.scale, "S * softmax_scale": head.scale}
-    factors = {" - lse": 1.0, "": 0.0, " - lse * log2(e)": _LOG2E, " - lse * ln(2)": 1.0 / _LOG2E}
+    units = {"S": 1.0, "S * log2(e)": LOG2E, "S * ln(2)": 1.0 / LOG2E, "q k^T": 1.0 / head.scale}
+    units |= {"q k^T * log2(e)": LOG2E / head.scale, "S * softmax_scale": head.scale}
+    factors = {" - lse": 1.0, "": 0.0, " - lse * log2(e)": LOG2E, " - lse * ln(2)": 1.0 / LOG2E}
     factors |= {" - 2 * lse": 2.0, " + lse": -1.0, " - lse * softmax_scale": head.scale}
     of_lse = {text: factor * lse for text, factor in factors.items()}
     largest = seen.amax(-1, keepdim=True)
@@ -97,8 +96,8 @@ def other_delta(head: Head) -> Sighting | None:
         return None
     if head.name == "dk":
         return _by_name(head)
-    part = head.product(head.probs, "k")  # the share of a delta of 1, (queries, head_dim)
-    whole = head.product(head.probs * head.dprobs, "k")
+    part = head.product(head.probs)  # the share of a delta of 1, (queries, head_dim)
+    whole = head.product(head.probs * head.dprobs)
     size = (part * part).sum(-1)
     found = ((whole - head.got) * part).sum(-1) / size.clamp(min=1e-300)
     if not head.explained(whole - found[:, None] * part):
@@ -122,7 +121,7 @@ def _by_name(head: Head) -> Sighting | None:
     """Try named deltas on dk: each of its rows sums up all queries, so that none is solved for."""
     for name, delta in _other_deltas(head).items():
         weights = head.probs * (head.dprobs - delta[..., None])
-        if head.explained(head.product(weights, "q")):
+        if head.explained(head.product(weights)):
             return _with_delta(head, name, "")
     return None
 

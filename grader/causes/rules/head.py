@@ -6,16 +6,16 @@ import dataclasses
 
 import torch
 
-from grader.causes.outputs import Outputs, factors_of
+from grader.causes.outputs import Outputs, factors_of, unexplained
 from reference.variants import attend
 from reference.variants_backward import row_delta
 
 NAMES = ("dv", "dq", "dk")  # dv first, which depends on the fewest tensors
-TILES = (128, 64, 32, 16)
-_UNEXPLAINED = 1e-2  # of the error, at most
 _WRONG = 1e-3  # of the right gradient: less is rounding
 OPERANDS = {"(dout k^T)": ("dout", "k"), "(q v^T)": ("q", "v"), "(out v^T)": ("out", "v")}
 DELTA_OF_TILE = "delta of each tile of"
+# The rows that a gradient sums up, and others that are taken for them.
+ROWS = {"dq": ("k", "v"), "dk": ("q", "dout", "out"), "dv": ("dout", "out", "q")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Head:
     scale: float
     where: str  # "query head 3"
     first_head: int
-    batch: int = 0
+    batch: int
 
     def of_columns(self, count: int) -> Head:
         """Return the same with the first columns of head_dim of the gradient alone: less to do."""
@@ -53,7 +53,7 @@ class Head:
     def most(self) -> float:
         """The largest norm of a residual that a fit may leave."""
         # A gradient near 0 must be explained relative to its own size.
-        return _UNEXPLAINED * min(float((self.got - self.truth).norm()), float(self.got.norm()))
+        return min(unexplained(self.got, truth) for truth in (self.truth, 0.0))
 
     def explained(self, made: torch.Tensor) -> bool:
         """Whether `made` explains the gradient."""
@@ -80,12 +80,16 @@ class Head:
         sums = padded.unflatten(-1, (-1, tile)).sum(-1, keepdim=True)
         return sums.expand(*sums.shape[:-1], tile).flatten(-2)[..., :keys]
 
-    def product(self, weights: torch.Tensor, factor: str) -> torch.Tensor:
+    def weights(self, probs: torch.Tensor) -> torch.Tensor:
+        """Return what the gradient weighs its rows by: P or, but for softmax_scale, dS."""
+        return probs if self.name == "dv" else probs * (self.dprobs - self.delta[..., None])
+
+    def product(self, weights: torch.Tensor, rows_of: str = "") -> torch.Tensor:
         """Return the gradient of these weights: sums over keys, or over the queries of all heads.
 
-        dq and dk have the factor softmax_scale.
+        dq and dk have the factor softmax_scale. The rows are those that are due if not named.
         """
-        rows = getattr(self, factor)[..., : self.got.shape[-1]]
+        rows = getattr(self, rows_of or ROWS[self.name][0])[..., : self.got.shape[-1]]
         if self.name == "dq":
             return self.scale * (weights[0] @ rows)
         return (1.0 if self.name == "dv" else self.scale) * (weights.mT @ rows).sum(0)
@@ -113,11 +117,9 @@ def head_of(name: str, wrong: Outputs) -> Head | None:
     known = wrong.known
     if known.dout is None or not known.scale:
         return None
-    heads = slice(head, head + 1)
-    kv_head, where = int(known.kv_heads[head]) if name == "dq" else head, f"query head {head}"
-    if name != "dq":
-        heads = slice(head * known.group_size, (head + 1) * known.group_size)
-        where = f"kv head {head}"
+    what, count = ("query", 1) if name == "dq" else ("kv", known.group_size)
+    heads = slice(head * count, head * count + count)
+    kv_head = int(known.kv_heads[heads.start])
     k, v = known.k[batch, kv_head], known.v[batch, kv_head]
     q, dout = known.q[batch, heads], known.dout[batch, heads]
     right = attend(known)
@@ -128,22 +130,22 @@ def head_of(name: str, wrong: Outputs) -> Head | None:
     if not lse.isfinite().all():
         return None
     return Head(
-        name,
-        grad[batch, head],
-        truth[batch, head],
-        scores,
-        visible,
-        probs,
-        dout @ v.mT,
-        lse,
-        row_delta(known)[batch, heads],
-        q,
-        dout,
-        out,
-        k,
-        v,
-        known.scale,
-        where + (f" of batch {batch}" if wrong.case.batch > 1 else ""),
-        heads.start,
-        batch,
+        name=name,
+        got=grad[batch, head],
+        truth=truth[batch, head],
+        scores=scores,
+        visible=visible,
+        probs=probs,
+        dprobs=dout @ v.mT,
+        lse=lse,
+        delta=row_delta(known)[batch, heads],
+        q=q,
+        dout=dout,
+        out=out,
+        k=k,
+        v=v,
+        scale=known.scale,
+        where=f"{what} head {head}" + (f" of batch {batch}" if wrong.case.batch > 1 else ""),
+        first_head=heads.start,
+        batch=batch,
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.causes.rules.sighting import Sighting, line_of, query_range
-from grader.checks.correctness import ranges
+from grader.causes.rules.sighting import Sighting, line_of
+from grader.checks.correctness import named_ranges, ranges
 from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.observers.trace import OTHER, SCORES
-from grader.spec.cases import Case
 
 
 def is_uneven(counted: CountedPairs) -> bool:
@@ -23,13 +22,13 @@ def is_uneven(counted: CountedPairs) -> bool:
 
 def uneven(counted: CountedPairs) -> Sighting:
     batch, head, _, key = counted.example(counted.twice)
-    twice = query_range(counted.twice[batch, head, :, key])
+    twice = named_ranges("query", counted.twice[batch, head, :, key])
     pairs = f"key {key} counted {twice} of query head {head} twice"
     first = head // counted.group * counted.group
     for other in (head, *range(first, first + counted.group)):
         missing = counted.missing[batch, other, :, key]
         if missing.any():
-            pairs += f", and never {query_range(missing)} of query head {other}"
+            pairs += f", and never {named_ranges('query', missing)} of query head {other}"
             break
     return Sighting(
         "HEADS-WITH-OTHER-PAIRS", counted.loop_line, product=counted.product, pairs=pairs
@@ -48,7 +47,7 @@ def skipped_rows(counted: CountedPairs) -> Sighting | None:
             "QUERIES-NEVER-LOADED",
             line,
             variant="by_seqlen_k",
-            queries=query_range(past),
+            queries=named_ranges("query", past),
             head=0,
             neighbours="those before them",
         )
@@ -63,7 +62,7 @@ def skipped_rows(counted: CountedPairs) -> Sighting | None:
             "QUERIES-NEVER-LOADED",
             line,
             variant="of_whole_tiles",
-            queries=query_range(nothing[batch, head]),
+            queries=named_ranges("query", nothing[batch, head]),
             head=head,
         )
     most = counted.tile[0] // (shape.num_q_heads // shape.num_kv_heads)  # if a tile holds a group
@@ -83,7 +82,7 @@ def skipped_rows(counted: CountedPairs) -> Sighting | None:
             return Sighting(
                 "QUERIES-NEVER-LOADED",
                 line,
-                queries=query_range(among),
+                queries=named_ranges("query", among),
                 head=head,
                 neighbours=neighbours,
             )
@@ -94,15 +93,14 @@ def _all_loops_ran(counted: CountedPairs) -> bool:
     """Whether tiles of queries were multiplied with keys as often as the mask requires."""
     if counted.product != "out":
         return False  # products of the forward pass would count as well
-    dots = counted.trace.arrays["dots"]
     # The products of a tile of q whose load is masked entirely are not recognised: OTHER.
-    of_scores = dots[np.isin(dots["product"], (SCORES, OTHER))]
+    of_scores = [d for d in counted.trace.rows("dots") if d["product"] in (SCORES, OTHER)]
     heads, (tile_q, tile_k) = counted.visited.shape[0] * counted.visited.shape[1], counted.tile
     by_keys = np.logical_or.reduceat(
         counted.due, np.arange(0, counted.due.shape[1], tile_k), axis=1
     )
     due = np.logical_or.reduceat(by_keys, np.arange(0, counted.due.shape[0], tile_q), axis=0)
-    ran = int(of_scores["count"].max(initial=0))
+    ran = max((dot["count"] for dot in of_scores), default=0)
     return ran >= heads * int(due.sum())
 
 
@@ -141,7 +139,7 @@ def heads_never_taken(counted: CountedPairs) -> Sighting | None:
     more = ""
     again = counted.twice.any(axis=(0, 2, 3))
     if again.any():
-        more = f", query head{'s'[: int(again.sum()) > 1]} {ranges(again)} more than once"
+        more = f", {named_ranges('query head', again)} more than once"
     return Sighting(
         "HEADS-LEFT-OUT",
         counted.product_line,
@@ -155,9 +153,9 @@ def heads_never_taken(counted: CountedPairs) -> Sighting | None:
     )
 
 
-def kernel_of_missing(case: Case, counted: CountedPairs) -> tuple[int, ...]:
+def kernel_of_missing(counted: CountedPairs) -> tuple[int, ...]:
     """Return lines of the kernel that should count the missing pairs: all sinks, or all windows."""
-    far, missing = before_the_window(case), counted.missing
+    far, missing = before_the_window(counted), counted.missing
     for side in (far, ~far):
         if not (missing & ~side).any():
             alike = counted.taken & side
@@ -168,8 +166,7 @@ def kernel_of_missing(case: Case, counted: CountedPairs) -> tuple[int, ...]:
     return ()
 
 
-def before_the_window(case: Case) -> np.ndarray:
+def before_the_window(counted: CountedPairs) -> np.ndarray:
     """Return which pairs, (query, key), are of a key before the window of the query."""
-    query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
-    before: np.ndarray = query - key >= case.kwargs.get("window_size", case.seqlen_q)
-    return before
+    query, key = counted.places
+    return query - key >= counted.window

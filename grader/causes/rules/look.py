@@ -35,25 +35,25 @@ def astray(case: Case, trace: Trace, names: tuple[str, ...]) -> Sighting | None:
         placement.misplaced(case, trace, result)
         or pointers.strides(case, trace)
         or pointers.heads(case, trace, result)
-        or pointers.heads_apart(case, trace)
+        or pointers.heads_apart(trace)
     )
 
 
 def _of_attention(
     problem_id: str, case: Case, trace: Trace, result: Result
 ) -> Iterator[Sighting | None]:
-    yield numbers.unwritten(trace)
+    yield sums.at_line(trace, Counter.UNWRITTEN_LINE)
     yield placement.misplaced(case, trace, result)
     yield rows.query_rows(case, trace)
     yield pointers.strides(case, trace)
     yield placement.overwritten(case, trace, result)
     yield placement.along_keys(trace, result)  # a transposed tile matches later rules as well
-    yield sums.turned(case, trace)
+    yield sums.turned(trace)
     yield placement.apart(case, trace, result)
     yield pointers.heads(case, trace, result)
-    yield pointers.astray(case, trace)
-    yield pointers.heads_apart(case, trace)
-    yield pairs.nothing_visited(case, trace)
+    yield pointers.astray(trace)
+    yield pointers.heads_apart(trace)
+    yield pairs.nothing_visited(trace)
     yield sums.columns_apart(trace)
     yield sums.scores_left_out(trace)
     # lse and out are made of the same scores.
@@ -62,10 +62,10 @@ def _of_attention(
         near = result.place if name == names[0] else None
         counted = counted_pairs(problem_id, case, trace, name, near) if name in PRODUCTS else None
         if counted is not None:
-            yield rows.rows_of_gradient(case, counted, result)
-            yield from (rule(case, counted) for rule in _OF_PAIRS)
-    yield sums.wrong_product(case, trace, result)
-    yield sums.mixed(case, trace)
+            yield rows.rows_of_gradient(counted, result)
+            yield from (rule(counted) for rule in _OF_PAIRS)
+    yield sums.wrong_product(trace, result)
+    yield sums.mixed(trace)
     yield pointers.never_read(case, trace)
     yield sums.at_line(trace, Counter.CROSSED_LINE)
     yield others.no_product(trace, result)
@@ -78,7 +78,7 @@ def _of_attention(
         yield sums.at_line(trace, Counter.INFINITE_LINE)
 
 
-_OF_PAIRS: tuple[Callable[[Case, CountedPairs], Sighting | None], ...] = (
+_OF_PAIRS: tuple[Callable[[CountedPairs], Sighting | None], ...] = (
     pointers.pointers,
     pairs.mismatched,
     pairs.raised,
@@ -90,8 +90,7 @@ _OF_PAIRS: tuple[Callable[[Case, CountedPairs], Sighting | None], ...] = (
     pairs.not_aligned,
     pairs.wrong_pairs,
     pairs.masked_but_shown,
-    sums.discarded,
-    sums.doubled,
+    sums.of_product,
     others.other_window,
     others.other_pairs,
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from grader.causes.decide import Kind
 from grader.causes.rules.sighting import Sighting
+from grader.checks.correctness import are
 from grader.kernel.observers.trace import MINUS, NAN_MAKERS, Counter, Trace
 from grader.spec.cases import Case
 from grader.spec.trace_record import TraceRecord
@@ -42,12 +44,6 @@ def by_zero(trace: Trace) -> Sighting | None:
     if not line or _first_maker(trace) not in ("", _DIVISION):
         return None
     return Sighting("SUM-OUT-OF-RANGE", line, variant="zero", part="divisor", symptom=True)
-
-
-def unwritten(trace: Trace) -> Sighting | None:
-    """Find a load of memory before anything is stored there: all later numbers depend on it."""
-    line = trace.count(Counter.UNWRITTEN_LINE)
-    return Sighting("UNWRITTEN-READ", line) if line else None
 
 
 def first_nan(trace: Trace) -> tuple[int, str]:
@@ -94,10 +90,8 @@ class Rounding:
     @property
     def proof(self) -> str:
         """What was seen with this rounding alone, and without any."""
-        *first, last = self.wrong
-        are = f"{', '.join(first)} and {last} are" if first else f"{last} is"
         error = f"this one alone makes the error {self.margin:.2g} times {self.allowed}"
-        return f"without any rounding {are} right; {error}"
+        return f"without any rounding {are(self.wrong)} right; {error}"
 
 
 def of_state(record: TraceRecord, role: str, *, in_unit: bool, located: bool) -> Sighting | None:
@@ -138,4 +132,6 @@ def rounded(case: Case, found: Rounding) -> Sighting:
         id = {"arith.mulf": "HALF-PRODUCTS", **sums}.get(found.op, id)
     elif found.op == "dot":
         id = "OPERANDS-ROUNDED"
-    return Sighting(id, found.line, located=True, outright=True, what=found.what, proof=found.proof)
+    return Sighting(
+        id, found.line, located=True, kind=Kind.PROVED, what=found.what, proof=found.proof
+    )

@@ -9,8 +9,10 @@ import dataclasses
 
 import numpy as np
 
+from grader.causes.decide import Kind
 from grader.causes.rules.left_out import odd_start
-from grader.causes.rules.sighting import Result, Sighting, key_range, query_range
+from grader.causes.rules.sighting import Result, Sighting
+from grader.checks.correctness import named_ranges
 from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.observers.trace import OTHER, PRODUCTS, SCORES, Counter, Trace
 from grader.source.functions import Exchanged
@@ -20,7 +22,7 @@ _LARGEST = 2**31 - 1
 _ROWS = {"out": "v", "dv": "dout", "dk": "q", "dq": "k"}
 
 
-def other_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
+def other_pairs(counted: CountedPairs) -> Sighting | None:
     """Name the pairs of a row and those that are due, where no other rule explains them."""
     missing, extra = counted.missing, counted.extra
     wrong = missing | extra
@@ -34,14 +36,14 @@ def other_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
     pairs = np.broadcast_to(both, wrong.shape) & wrong
     batch, head, query, key = counted.example(pairs if pairs.any() else wrong)
     if counted.over_queries:
-        row, due = f"key {key}", query_range(counted.due[:, key])
+        row, due = f"key {key}", named_ranges("query", counted.due[:, key])
         took = counted.taken[batch, head, :, key]
-        of_row = query_range(took) if took.any() else "no query"
+        of_row = named_ranges("query", took) if took.any() else "no query"
         verb = "is seen by"
     else:
-        row, due = f"query {query}", key_range(counted.due[query])
+        row, due = f"query {query}", named_ranges("key", counted.due[query])
         took = counted.taken[batch, head, query]
-        of_row = key_range(took) if took.any() else "no key"
+        of_row = named_ranges("key", took) if took.any() else "no key"
         verb = "sees"
     what = "queries" if counted.over_queries else "keys"
     masked = bool(wrong.any() and (counted.masks[wrong] > 0).all())
@@ -60,19 +62,19 @@ def other_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
     )
 
 
-def other_window(case: Case, counted: CountedPairs) -> Sighting | None:
+def other_window(counted: CountedPairs) -> Sighting | None:
     """Find another window and number of sinks that explain the pairs of all rows."""
-    if "window_size" not in case.kwargs or (counted.taken != counted.taken[:1, :1]).any():
+    if "window_size" not in counted.case.kwargs or (counted.taken != counted.taken[:1, :1]).any():
         return None
     taken = counted.taken[0, 0]
     hidden = np.flatnonzero(~taken[-1])  # of the last query: between its sinks and its window
     if not hidden.size or not taken.any():
         return None
     window, sinks = len(taken) - 1 - int(hidden[-1]), int(hidden[0])
-    query, key = np.ogrid[: len(taken), : len(taken)]
+    query, key = counted.places
     if (taken != ((key <= query) & ((query - key < window) | (key < sinks)))).any():
         return None
-    due, due_sinks = case.kwargs["window_size"], case.kwargs.get("num_sink_tokens", 0)
+    due, due_sinks = counted.window, counted.sinks
     if window == min(due, len(taken)):
         return None  # the number of sinks alone may depend on tiles
     of_sinks = [f", and of {n} sinks" if sinks or due_sinks else "" for n in (sinks, due_sinks)]
@@ -88,7 +90,7 @@ def other_window(case: Case, counted: CountedPairs) -> Sighting | None:
 
 def no_product(trace: Trace, result: Result) -> Sighting | None:
     """Find a wrong output for which nothing was multiplied."""
-    products = set(trace.arrays["dots"]["product"].tolist())
+    products = {dot["product"] for dot in trace.rows("dots")}
     if OTHER in products or SCORES not in products or trace.count(Counter.UNKNOWN_DOTS):
         return None
     if result.nan and not result.computed_nan:  # not stored, so that its product is not compiled
@@ -106,7 +108,7 @@ def exchanged(pair: Exchanged) -> Sighting:
         "ARGUMENTS-EXCHANGED",
         pair.line,
         located=True,
-        outright=True,
+        kind=Kind.PROVED,
         one=pair.one,
         other=pair.other,
         function=pair.function,
@@ -131,4 +133,4 @@ def overflow(case: Case, right: Case) -> Sighting:
     large = {name: n for name, n in case.options if n != right.kwargs[name]}
     shown = " and ".join(f"{name} {n}" for name, n in large.items())
     smaller = ", ".join(f"{name}={right.kwargs[name]}" for name in large)
-    return Sighting("OPTION-OVERFLOWS", outright=True, shown=shown, smaller=smaller)
+    return Sighting("OPTION-OVERFLOWS", kind=Kind.PROVED, shown=shown, smaller=smaller)

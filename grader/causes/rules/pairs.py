@@ -17,17 +17,15 @@ from grader.causes.rules.left_out import (
 )
 from grader.causes.rules.sighting import (
     Sighting,
-    accesses,
     one_example,
     one_row,
     visible_to,
 )
-from grader.checks.counted_pairs import CountedPairs
+from grader.checks.counted_pairs import CountedPairs, accesses
 from grader.kernel.observers.trace import Counter, Trace
-from grader.spec.cases import Case
 
 
-def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
+def nothing_visited(trace: Trace) -> Sighting | None:
     """Find programs that end before they have read a key."""
     read = {row["name"] for row in accesses(trace)}
     if read & {"k", "v"} or not trace.count(Counter.PROGRAMS):
@@ -38,12 +36,12 @@ def nothing_visited(case: Case, trace: Trace) -> Sighting | None:
     return Sighting("KEYS-NEVER-VISITED", line, variant="nothing_read", programs=programs)
 
 
-def mismatched(case: Case, counted: CountedPairs) -> Sighting | None:
+def mismatched(counted: CountedPairs) -> Sighting | None:
     if not counted.trace.count(Counter.MISMATCHED):
         return None
     line = counted.trace.count(Counter.MISMATCHED_LINE)
     if counted.product == "out":
-        moves = None if case.kwargs.get("num_sink_tokens") else _moves_otherwise(counted)
+        moves = None if counted.sinks else _moves_otherwise(counted)
         return moves or Sighting("K-AND-V-APART", line)  # behind sinks both may skip tiles
     pair = "k and of v" if counted.product == "dq" else "q and of dout"
     return Sighting("ROWS-APART", line, variant="of_a_product", pair=pair, product=counted.product)
@@ -69,17 +67,17 @@ def _moves_otherwise(counted: CountedPairs) -> Sighting | None:
     )
 
 
-def raised(case: Case, counted: CountedPairs) -> Sighting | None:
+def raised(counted: CountedPairs) -> Sighting | None:
     """Find masked scores that a factor of 0 or below unmasks."""
     if not counted.raised_line:
         return None
     return Sighting("MASKED-BEFORE-SCALED", counted.raised_line, located=True)
 
 
-def padding(case: Case, counted: CountedPairs) -> Sighting | None:
+def padding(counted: CountedPairs) -> Sighting | None:
     if not counted.trace.count(Counter.PADDING_TAKEN) or counted.product != "out":
         return None
-    if case.seqlen_k % counted.tile[1] == 0:  # such lanes are no keys at all
+    if counted.case.seqlen_k % counted.tile[1] == 0:  # such lanes are no keys at all
         return None
     if counted.extra.any():  # hidden keys count as well: the mask of the end is not at fault
         return None
@@ -87,13 +85,13 @@ def padding(case: Case, counted: CountedPairs) -> Sighting | None:
         "PADDING-COUNTED",
         counted.mask_line or counted.trace.count(Counter.PADDING_LINE),
         located=counted.mask_line > 0,  # a mask that lets them through
-        last=case.seqlen_k - 1,
+        last=counted.case.seqlen_k - 1,
     )
 
 
-def positions_in_the_tile(case: Case, counted: CountedPairs) -> Sighting | None:
+def positions_in_the_tile(counted: CountedPairs) -> Sighting | None:
     """Find a causal mask that compares positions inside the tiles, or is transposed."""
-    if before_the_window(case).any() or counted.due.all() or counted.twice.any():
+    if before_the_window(counted).any() or counted.due.all() or counted.twice.any():
         return None
     wrong = counted.missing | counted.extra
     if not wrong.any() or not counted.masks[wrong].any():
@@ -101,7 +99,7 @@ def positions_in_the_tile(case: Case, counted: CountedPairs) -> Sighting | None:
     if (counted.due & ~counted.visited).any():
         return None
     tile_q, tile_k = counted.tile
-    query, key = np.arange(case.seqlen_q)[:, None], np.arange(case.seqlen_k)[None, :]
+    query, key = counted.places
     full = key // tile_k * tile_k + tile_k - 1 <= query // tile_q * tile_q
     inside, sides = "MASK-INSIDE-THE-TILE", {"queries": "rows_are_queries", "keys": "rows_are_keys"}
     for id, rows, columns, variant in (
@@ -117,16 +115,16 @@ def positions_in_the_tile(case: Case, counted: CountedPairs) -> Sighting | None:
     return None
 
 
-def by_tile_number(case: Case, counted: CountedPairs) -> Sighting | None:
+def by_tile_number(counted: CountedPairs) -> Sighting | None:
     """Find a mask whose positions count from the number of their tile, not from its first row."""
     masked = (counted.masks > 0) & counted.visited
     if ((counted.missing | counted.extra) & ~masked).any() or counted.due.all():
         return None
-    query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
+    query, key = counted.places
     for axis, what, one in ((0, "queries", "query"), (1, "keys", "key")):
         size, places = counted.tile[axis], [query, key]
         places[axis] = places[axis] // size + places[axis] % size
-        guess = np.broadcast_to(visible(case, *places), masked.shape)
+        guess = np.broadcast_to(visible(counted, *places), masked.shape)
         if (guess == counted.taken)[masked].all() and (guess != counted.due)[masked].any():
             return Sighting(
                 "MASK-BY-TILE-NUMBER",
@@ -139,15 +137,12 @@ def by_tile_number(case: Case, counted: CountedPairs) -> Sighting | None:
     return None
 
 
-def visible(case: Case, query: np.ndarray, key: np.ndarray) -> np.ndarray:
+def visible(counted: CountedPairs, query: np.ndarray, key: np.ndarray) -> np.ndarray:
     """Return whether keys are visible to queries, by their positions, in a case with a mask."""
-    window = case.kwargs.get("window_size", case.seqlen_q)
-    sinks = case.kwargs.get("num_sink_tokens", 0)
-    seen: np.ndarray = (key <= query) & ((query - key < window) | (key < sinks))
-    return seen
+    return (key <= query) & ((query - key < counted.window) | (key < counted.sinks))
 
 
-def inverted(case: Case, counted: CountedPairs) -> Sighting | None:
+def inverted(counted: CountedPairs) -> Sighting | None:
     """Find a mask that hides what it should show and shows what it should hide."""
     masked = (counted.masks > 0) & counted.visited
     due = np.broadcast_to(counted.due, masked.shape)[masked]
@@ -162,7 +157,7 @@ def inverted(case: Case, counted: CountedPairs) -> Sighting | None:
     )
 
 
-def twice(case: Case, counted: CountedPairs) -> Sighting | None:
+def twice(counted: CountedPairs) -> Sighting | None:
     if not counted.twice.any() or _of_several_products(counted):
         return None
     some_heads_missing = bool(missing_heads(counted).any())
@@ -176,19 +171,17 @@ def twice(case: Case, counted: CountedPairs) -> Sighting | None:
         of_heads = heads_never_taken(counted) or (uneven(counted) if is_uneven(counted) else None)
         if of_heads is not None:
             return of_heads
-    left = before_the_window(case)
+    left = before_the_window(counted)
     if counted.extra.any() and not (counted.twice & ~left).any():
         return None  # a window that is too large takes sinks a second time, and other keys once
     _, _, query, key = counted.example(counted.twice)
-    past_the_end = not counted.over_queries and case.seqlen_k % counted.tile[1] > 0
+    past_the_end = not counted.over_queries and counted.case.seqlen_k % counted.tile[1] > 0
     variant = "clamped" if past_the_end and not counted.twice[..., :-1].any() else ""
     first = counted.line_of(counted.taken_at, counted.twice)
     again = counted.line_of(counted.again_at, counted.twice) or counted.loop_line
     located, before, masks = False, bool((counted.twice & left).any()), list[int]()
-    only_sinks = not counted.twice[..., case.kwargs.get("num_sink_tokens", 0) :].any()
-    of_sinks_alone = counted.over_queries and bool(
-        (counted.twice & _out_of_reach(case, counted)).any()
-    )
+    only_sinks = not counted.twice[..., counted.sinks :].any()
+    of_sinks_alone = counted.over_queries and bool((counted.twice & _out_of_reach(counted)).any())
     if only_sinks and not of_sinks_alone and before != bool((counted.twice & ~left).any()):
         variant = "of_a_sink_before_the_window" if before else "of_a_sink_in_the_window"
         # The masks of the sinks and of the window, by the pairs that only one of them takes.
@@ -217,12 +210,12 @@ def twice(case: Case, counted: CountedPairs) -> Sighting | None:
     )
 
 
-def _out_of_reach(case: Case, counted: CountedPairs) -> np.ndarray:
+def _out_of_reach(counted: CountedPairs) -> np.ndarray:
     """Return the pairs, (query, key), whose query is in no tile that windows of the keys reach."""
-    query, key = np.ogrid[: case.seqlen_q, : case.seqlen_k]
+    query, key = counted.places
     tile_q, tile_k = counted.tile
     first = key // tile_k * tile_k
-    end = first + tile_k - 1 + case.kwargs.get("window_size", case.seqlen_q)
+    end = first + tile_k - 1 + counted.window
     beyond: np.ndarray = query >= first + -(-(end - first) // tile_q) * tile_q
     return beyond
 
@@ -239,7 +232,7 @@ def _of_several_products(counted: CountedPairs) -> bool:
     return every and counted.product in ("dq", "dk")
 
 
-def masked_but_shown(case: Case, counted: CountedPairs) -> Sighting | None:
+def masked_but_shown(counted: CountedPairs) -> Sighting | None:
     if not counted.trace.count(Counter.SHOWN_LINE):
         return None
     return Sighting(
@@ -247,7 +240,7 @@ def masked_but_shown(case: Case, counted: CountedPairs) -> Sighting | None:
     )
 
 
-def not_aligned(case: Case, counted: CountedPairs) -> Sighting | None:
+def not_aligned(counted: CountedPairs) -> Sighting | None:
     """Find tiles that begin between two multiples of their size, and cross the mask's edge."""
     extra, unseen = counted.extra, counted.missing & ~counted.visited
     if not extra.any() or (counted.masks[extra] > 0).any() or (counted.missing & ~unseen).any():
@@ -264,7 +257,7 @@ def not_aligned(case: Case, counted: CountedPairs) -> Sighting | None:
     )
 
 
-def wrong_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
+def wrong_pairs(counted: CountedPairs) -> Sighting | None:
     missing, extra = counted.missing, counted.extra
     if missing.any() and extra.any():
         return None  # `others.other_pairs` names both
@@ -299,7 +292,7 @@ def wrong_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
             ):
                 line, variant = counted.mask_line, "not_of_the_product"
             elif counted.product != "out":
-                if bare := int(counted.of_product["bare"]):
+                if bare := counted.line_in("bare"):
                     return Sighting("NO-WEIGHTS", bare, located=True, product=counted.product)
                 line = counted.product_line
                 variant = "of_queries_not_masked" if counted.over_queries else "not_masked_for_dq"
@@ -317,18 +310,18 @@ def wrong_pairs(case: Case, counted: CountedPairs) -> Sighting | None:
             tiles=odd_start(counted, extra),
         )
     if missing.any():
-        return _missing(case, counted)
+        return _missing(counted)
     return None
 
 
-def _missing(case: Case, counted: CountedPairs) -> Sighting | None:
+def _missing(counted: CountedPairs) -> Sighting | None:
     missing = counted.missing
     heads = missing_heads(counted)
     if heads.any() and not heads.all():
         return heads_never_taken(counted)
     row = one_row(counted, missing, "never counted")
     keys = missing.any(axis=(0, 1, 2))
-    beyond = np.arange(case.seqlen_k) >= case.seqlen_q
+    beyond = np.arange(counted.case.seqlen_k) >= counted.case.seqlen_q
     if beyond.any() and (keys == beyond).all():
         masked = bool((counted.met & missing == missing).all())
         return Sighting(
@@ -347,7 +340,7 @@ def _missing(case: Case, counted: CountedPairs) -> Sighting | None:
         return Sighting(
             "KEYS-NEVER-VISITED",
             counted.loop_line or counted.trace.count(Counter.IDLE_LOOP_LINE),
-            through=kernel_of_missing(case, counted),
+            through=kernel_of_missing(counted),
             visible=visible_to(counted),
             row=row,
             loop="queries" if counted.over_queries else "tiles",
@@ -358,8 +351,8 @@ def _missing(case: Case, counted: CountedPairs) -> Sighting | None:
     # Where every weight of a gradient is 0, lse or the scores made them so, and no mask.
     nothing_left = counted.product != "out" and bool((missing | ~counted.due).all())
     # A weight times a softmax_scale of 0 looks as if it were masked.
-    times_zero = case.kwargs.get("softmax_scale") == 0.0 and not counted.taken.any()
-    of_another = _masked_for_another(case, counted)
+    times_zero = counted.case.kwargs.get("softmax_scale") == 0.0 and not counted.taken.any()
+    of_another = _masked_for_another(counted)
     if of_another is not None:
         return of_another
     masked = counted.met & missing  # else its weights met other rows than those of its keys
@@ -375,12 +368,12 @@ def _missing(case: Case, counted: CountedPairs) -> Sighting | None:
     return None
 
 
-def _masked_for_another(case: Case, counted: CountedPairs) -> Sighting | None:
+def _masked_for_another(counted: CountedPairs) -> Sighting | None:
     """Find pairs that one loop leaves to another by its mask, and that the other never visits.
 
     One of the loops is over pairs inside the window, the other over sinks before it.
     """
-    far, missing = before_the_window(case), counted.missing
+    far, missing = before_the_window(counted), counted.missing
     number = int(np.bincount(counted.masked_at[missing & counted.visited], minlength=1).argmax())
     own = counted.masked_at == number
     other = far if (missing & far).any() else ~far  # the pairs of the other loop
@@ -391,7 +384,7 @@ def _masked_for_another(case: Case, counted: CountedPairs) -> Sighting | None:
     return Sighting(
         "KEYS-NEVER-VISITED",
         counted.line_of(counted.taken_at, counted.taken & other),
-        through=kernel_of_missing(case, counted),
+        through=kernel_of_missing(counted),
         visible=visible_to(counted),
         row=one_row(counted, missing, "never counted"),
         loop="queries" if counted.over_queries else "tiles",

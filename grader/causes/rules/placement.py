@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from grader.causes.decide import Kind
 from grader.causes.rules import sums
 from grader.causes.rules.sighting import Result, Sighting, line_of
 from grader.kernel.observers.trace import (
@@ -85,7 +86,7 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
         return Sighting(
             "LAST-STORE-WINS",
             seen["line"],
-            outright=True,
+            kind=Kind.PROVED,
             name=name,
             one=one,
             other=other,

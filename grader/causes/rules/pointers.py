@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, repeated
-from grader.checks.counted_pairs import CountedPairs
+from grader.base.text import plural
+from grader.causes.rules.sighting import Result, Sighting, line_of, operand_at, repeated
+from grader.checks.counted_pairs import CountedPairs, accesses
 from grader.kernel.machine.outside import Outside
-from grader.kernel.observers.trace import OPERANDS, Counter, Trace
+from grader.kernel.observers.trace import Counter, Trace
 from grader.spec.cases import Case
 
 
@@ -111,7 +114,7 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
             variant=variant,
             name=name,
             owners=" and ".join(owners),
-            moves=f"{got} element{'s'[: got != 1]}",
+            moves=plural(got, "element"),
             what=what,
             due=due,
         )
@@ -171,25 +174,19 @@ def never_read(case: Case, trace: Trace) -> Sighting | None:
     return Sighting("INPUT-NEVER-READ", min(again, default=0), name=missing[0], others=others)
 
 
-def astray(case: Case, trace: Trace) -> Sighting | None:
+def astray(trace: Trace) -> Sighting | None:
     """Find a pointer so far off that it reads another tensor, or what lies between rows."""
-    line, number = trace.count(Counter.ASTRAY_LINE), trace.count(Counter.ASTRAY)
-    if not line or not 0 <= number < len(OPERANDS):
-        return None
-    name = OPERANDS[number]
-    return Sighting("READ-OUTSIDE", line, name=name)
+    line, name = operand_at(trace, Counter.ASTRAY_LINE, Counter.ASTRAY)
+    return Sighting("READ-OUTSIDE", line, name=name) if name else None
 
 
-def heads_apart(case: Case, trace: Trace) -> Sighting | None:
+def heads_apart(trace: Trace) -> Sighting | None:
     """Find a product of the weights of one head with the rows of another."""
-    line, number = trace.count(Counter.HEADS_APART_LINE), trace.count(Counter.HEADS_APART)
-    if not line or not 0 <= number < len(OPERANDS):
-        return None
-    name = OPERANDS[number]
-    return Sighting("HEADS-APART", line, variant="weights", name=name)
+    line, name = operand_at(trace, Counter.HEADS_APART_LINE, Counter.HEADS_APART)
+    return Sighting("HEADS-APART", line, variant="weights", name=name) if name else None
 
 
-def pointers(case: Case, counted: CountedPairs) -> Sighting | None:
+def pointers(counted: CountedPairs) -> Sighting | None:
     """Find a pointer that stands still between tiles, or moves by rows without their stride."""
     if not counted.missing.any() and not counted.trace.count(Counter.MISMATCHED):
         return None
@@ -198,19 +195,18 @@ def pointers(case: Case, counted: CountedPairs) -> Sighting | None:
         if not size:
             continue
         if step == 0:
-            return Sighting(
-                "POINTER-STANDS-STILL",
-                row["line"],
-                name=name,
-                what=f"{size} rows",
-                along="rows",
-                stride="row stride",
-            )
+            return stands_still(row, f"{size} rows", "rows", "row stride")
         if step == size != size * stride:
             return Sighting(
                 "POINTER-WITHOUT-STRIDE", row["line"], name=name, size=size, stride=stride
             )
     return None
+
+
+def stands_still(row: dict[str, Any], what: str, along: str, stride: str) -> Sighting:
+    """Say that a pointer does not move between tiles of `what`, nor by its `stride`."""
+    line, name, id = row["line"], row["name"], "POINTER-STANDS-STILL"
+    return Sighting(id, line, name=name, what=what, along=along, stride=stride)
 
 
 def outside(how: str, line: int, of: str) -> Sighting | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from grader.causes.rules.sighting import Result, Sighting, accesses, line_of, repeated
+from grader.base.text import plural
+from grader.causes.rules.pointers import stands_still
+from grader.causes.rules.sighting import Result, Sighting, line_of, repeated
 from grader.checks.correctness import ranges
-from grader.checks.counted_pairs import CountedPairs
+from grader.checks.counted_pairs import CountedPairs, accesses
 from grader.kernel.observers.trace import GRADIENTS, Counter, Trace
 from grader.spec.cases import Case
 
@@ -15,7 +17,7 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
     """Find rows of the output that no program stores, or that several store differently."""
     stores, programs = trace.arrays["stores"], trace.arrays["programs"]
     if not trace.count(Counter.PROGRAMS) and trace.count(Counter.LAUNCHES):
-        return Sighting("EMPTY-GRID", of_grid=True)
+        return Sighting("EMPTY-GRID")
     if not stores.any():
         return _nothing_stored(trace)
     if not len(programs):
@@ -55,7 +57,6 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         return Sighting(
             "HEADS-NEVER-COMPUTED",
             line,
-            of_grid=True,
             part="address" if enough else "grid" if ran else None,
             variant="in_the_kernel" if enough else "",
             number=int(heads.sum()),
@@ -77,7 +78,6 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
         return Sighting(
             "ROWS-NEVER-STORED",
             line,
-            of_grid=True,
             part="address" if enough and apart else None,
             out=out,
             rows=_rows_of_one(nobody, case),
@@ -88,11 +88,10 @@ def query_rows(case: Case, trace: Trace) -> Sighting | None:
 
 def _nothing_stored(trace: Trace) -> Sighting | None:
     line, programs = trace.count(Counter.IDLE_STORE_LINE), trace.count(Counter.PROGRAMS)
-    text = f"{programs} program{'s' if programs > 1 else ''}"
-    return Sighting("NOTHING-STORED", line, programs=text) if line else None
+    return Sighting("NOTHING-STORED", line, programs=plural(programs, "program")) if line else None
 
 
-def rows_of_gradient(case: Case, counted: CountedPairs, result: Result) -> Sighting | None:
+def rows_of_gradient(counted: CountedPairs, result: Result) -> Sighting | None:
     """Find the last rows of a gradient, if nothing is stored to them and nothing read for them."""
     if counted.product not in GRADIENTS or not result.nan:
         return None
@@ -112,7 +111,6 @@ def _last_rows(name: str, tile: int, length: int) -> Sighting:
     partial = length // tile * tile
     return Sighting(
         "LAST-ROWS-LEFT-OUT",
-        of_grid=True,
         missing=length - partial,
         name=name,
         tile=tile,
@@ -163,14 +161,7 @@ def elements_of_x(case: Case, trace: Trace) -> Sighting | None:
         return _nothing_read(trace)
     for row in repeated(trace, "x"):
         if row["step"] == 0 and not reads.all():
-            return Sighting(
-                "POINTER-STANDS-STILL",
-                row["line"],
-                name="x",
-                what="tile",
-                along="columns",
-                stride="column stride",
-            )
+            return stands_still(row, "tile", "columns", "column stride")
     columns, rows = (reads == 0).all(axis=0), (reads == 0).all(axis=1)
     if columns.any() and not columns.all() and (reads[:, ~columns] == 1).all():
         first, end = np.flatnonzero(columns)[[0, -1]].tolist()
@@ -194,14 +185,8 @@ def elements_of_w(case: Case, trace: Trace) -> Sighting | None:
     reads = trace.arrays["visits"].sum(axis=0, dtype=np.int64)
     for row in repeated(trace, "w"):
         if row["step"] == 0 and row["size"] < case.cols and (reads == 1).all():
-            return Sighting(
-                "POINTER-STANDS-STILL",
-                row["line"],
-                name="w",
-                what="element" if row["size"] == 1 else f"{row['size']} elements",
-                along="columns",
-                stride="stride of w",
-            )
+            what = "element" if row["size"] == 1 else f"{row['size']} elements"
+            return stands_still(row, what, "columns", "stride of w")
     return None
 
 
@@ -212,5 +197,5 @@ def _nothing_read(trace: Trace) -> Sighting | None:
         return None
     if line_of(trace, "w"):  # its loop over columns did run
         return Sighting("INPUT-NEVER-READ", name="x", others="w")
-    text = f"{programs} program{'s' if programs > 1 else ''}"
+    text = plural(programs, "program")
     return Sighting("COLUMNS-NEVER-READ", variant="none_read", programs=text)

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from grader.causes.outputs import NEXT_TO_MINUS_INF, Outputs, factors_of
+from grader.causes.outputs import LOG2E, NEXT_TO_MINUS_INF, Outputs, factors_of, names_of
 from grader.causes.rules.fitted_logits import other_logit
 from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.checks.correctness import find_differences
@@ -94,7 +94,7 @@ def other_products(wrong: Outputs) -> Sighting | None:
         return None
     terms = zip(factors.tolist(), sums, strict=True)
     made = [_times(factor) + name for factor, name in terms if abs(factor) > _LEFT_OVER]
-    return by_numbers("OTHER-PRODUCTS", made=" + ".join(made) or "0") if made else None
+    return by_numbers("OTHER-PRODUCTS", made=" + ".join(made)) if made else None
 
 
 def other_lse(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
@@ -103,7 +103,7 @@ def other_lse(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
     if names != ("lse",) or wrong.case.rows is not None or not lse.isfinite().all():
         return None
     known = wrong.known
-    largest = known.scores().masked_fill(~known.visible(), -math.inf).amax(-1)
+    largest = known.masked().amax(-1)
     log_sum = truth - largest
     parts = {"maximum": largest, "ln(sum)": log_sum, "sum": log_sum.exp()}
     if lse.numel() < _FEWEST:
@@ -120,12 +120,11 @@ def other_lse(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
 
 def _times(factor: float, scale: float = 0.0) -> str:
     """Return a factor as text to write before a term, by name where it has one."""
-    named = {"": 1.0, "ln(2) * ": math.log(2.0), "log2(e) * ": 1.0 / math.log(2.0)}
+    named = {"": 1.0, "ln(2) * ": math.log(2.0), "log2(e) * ": LOG2E}
     if scale:  # of a maximum of unscaled scores, in either unit
         named |= {f"1 / softmax_scale * {name}": value / scale for name, value in named.items()}
-    near = (name for name, v in named.items() if abs(abs(factor) - v) < _ALIKE * v)
-    found = next(near, None)
-    return f"{factor:.4g} * " if found is None else "-" * (factor < 0.0) + found
+    found = names_of(abs(factor), named)
+    return "-" * (factor < 0.0) + found[0] if found else f"{factor:.4g} * "
 
 
 def rows_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
@@ -152,7 +151,7 @@ def rows_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
 def _one_term(wrong: Outputs, factors: torch.Tensor) -> float | None:
     """Return the extra term in the sum of the weights, if it is one number in all rows."""
     known = wrong.known
-    sums = known.scores().masked_fill(~known.visible(), -math.inf).exp().sum(-1)
+    sums = known.masked().exp().sum(-1)
     shares, per_term = 1.0 / factors - 1.0, 1.0 / sums
     term = float((shares * per_term).sum() / (per_term * per_term).sum())
     if not term > _ANY or (shares - term * per_term).norm() > _LEFT_OVER * shares.norm():
@@ -195,8 +194,8 @@ def _words(case: Case, factor: float) -> str:
         scale = case.kwargs.get("softmax_scale") or 1.0 / math.sqrt(case.head_dim)
         group = case.num_q_heads // case.num_kv_heads
         named = {"softmax_scale": scale, "1 / softmax_scale": 1.0 / scale}
-        named |= {"log2(e)": 1.0 / math.log(2.0), "ln 2": math.log(2.0)}
+        named |= {"log2(e)": LOG2E, "ln 2": math.log(2.0)}
         if group > 1:
             named |= {"the group size": group, "1 / the group size": 1.0 / group}
-    alike = [w for w, value in named.items() if abs(factor - value) <= _ALIKE * abs(value)]
+    alike = names_of(factor, named)
     return f"{factor:.4g}" + (f" ({' or '.join(alike)})" if alike else "")

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from grader.causes.decide import Kind
-from grader.checks.correctness import ranges
-from grader.checks.counted_pairs import CountedPairs
-from grader.kernel.observers.trace import OPERANDS, Trace
+from grader.checks.correctness import named_ranges
+from grader.checks.counted_pairs import CountedPairs, accesses
+from grader.kernel.observers.trace import OPERANDS, Counter, Trace
 from grader.source.feeding import Spot
 from grader.spec.causes import Text, entry_of
 
 _SIDES = {"branch+after": "branch+before", "branch+before": "branch+after"}
+# Too few or too many programs: one mistake, which looks different at different sizes.
+_OF_GRID = {"EMPTY-GRID", "HEADS-NEVER-COMPUTED", "ROWS-NEVER-STORED", "LAST-ROWS-LEFT-OUT"}
 
 
 class Sighting:
@@ -24,13 +26,11 @@ class Sighting:
     Its text is in grader/spec/causes, in the form `variant`, with `figures` in its fields.
 
     `line` is where it shows. Its step is known only if the mistake lies there too (`located`): a
-    loop shows wrong limits that were computed elsewhere. `traced`: the judge saw what the kernels
-    did, and not only the result. `of_grid`: there are too few or too many programs, which looks
-    different at different sizes. `outright`: it is surer than a known mistake of the same numbers.
-    A `symptom` is less sure than any other sighting, as many mistakes lead to it. `pointer` names a
-    pointer that no figure names. `through` are lines of the kernel in which it shows, where several
-    kernels share the line. `part` is what may be wrong in the line, if that is not what the entry
-    of the id says.
+    loop shows wrong limits that were computed elsewhere. `kind` is what it rests on. A `symptom` is
+    less sure than any other sighting, as many mistakes lead to it. `pointer` names a pointer that
+    no figure names. `through` are lines of the kernel in which it shows, where several kernels
+    share the line. `part` is what may be wrong in the line, if that is not what the entry of the
+    id says.
     """
 
     def __init__(
@@ -39,9 +39,7 @@ class Sighting:
         line: int = 0,
         *,
         located: bool = False,
-        traced: bool = True,
-        of_grid: bool = False,
-        outright: bool = False,
+        kind: Kind = Kind.SEEN,
         symptom: bool = False,
         variant: str = "",
         pointer: str = "",
@@ -50,8 +48,7 @@ class Sighting:
         **figures: object,
     ) -> None:
         self.id, self.line, self.located, self.variant = id, line, located, variant
-        self.traced, self.of_grid, self.outright = traced, of_grid, outright
-        self.symptom = symptom
+        self.kind, self.symptom = kind, symptom
         self.pointer, self.through, self.figures = pointer, through, figures
         self._part = entry_of(id).part if part is None else part
 
@@ -72,16 +69,11 @@ class Sighting:
     @property
     def family(self) -> str:
         """The key that sightings of one mistake share."""
-        return "grid" if self.of_grid else self.id
-
-    @property
-    def kind(self) -> Kind:
-        """What it rests on."""
-        return Kind.PROVED if self.outright else Kind.SEEN if self.traced else Kind.NUMBERS
+        return "grid" if self.id in _OF_GRID else self.id
 
 
 # A sighting that rests on the numbers of a result alone.
-by_numbers = functools.partial(Sighting, traced=False)
+by_numbers = functools.partial(Sighting, kind=Kind.NUMBERS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +92,6 @@ class Result:
     computed_nan: bool = False
 
 
-def accesses(trace: Trace) -> list[dict[str, Any]]:
-    """Return the accesses with the columns of `ACCESS` and the `name` of the operand."""
-    return [{"name": OPERANDS[row["operand"] - 1], **row} for row in trace.rows("accesses")]
-
-
 def repeated(trace: Trace, *names: str) -> list[dict[str, Any]]:
     """Return the accesses of the operands `names` that programs make more than once each."""
     rows = [row for row in accesses(trace) if row["count"] > row["programs"]]
@@ -117,12 +104,10 @@ def line_of(trace: Trace, operand: str) -> int:
     return rows[0]["line"] if len({row["kernel"] for row in rows}) == 1 else 0
 
 
-def key_range(keys: np.ndarray) -> str:
-    return ("key " if keys.sum() == 1 else "keys ") + ranges(keys)
-
-
-def query_range(queries: np.ndarray) -> str:
-    return ("query " if queries.sum() == 1 else "queries ") + ranges(queries)
+def operand_at(trace: Trace, line: Counter, number: Counter) -> tuple[int, str]:
+    """Return the line and the operand that two counters have; (0, "") where nothing was seen."""
+    at, operand = trace.count(line), trace.count(number)
+    return (at, OPERANDS[operand]) if at and 0 <= operand < len(OPERANDS) else (0, "")
 
 
 def visible_to(counted: CountedPairs) -> str:
@@ -134,9 +119,9 @@ def one_row(counted: CountedPairs, pairs: np.ndarray, verb: str) -> str:
     """Describe one row of the result: "query 3 of head 0 counted keys 4-7", or a key's queries."""
     batch, head, query, key = counted.example(pairs)
     if counted.over_queries:
-        queries = query_range(pairs[batch, head, :, key])
+        queries = named_ranges("query", pairs[batch, head, :, key])
         return f"key {key} {verb} {queries} of query head {head}"
-    return f"query {query} of head {head} {verb} {key_range(pairs[batch, head, query])}"
+    return f"query {query} of head {head} {verb} {named_ranges('key', pairs[batch, head, query])}"
 
 
 def one_example(counted: CountedPairs) -> str:

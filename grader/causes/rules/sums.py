@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from grader.causes.rules.sighting import Result, Sighting
+from grader.causes.rules.sighting import Result, Sighting, operand_at
 from grader.checks.counted_pairs import CountedPairs
-from grader.kernel.observers.trace import MIXED, OPERANDS, PRODUCTS, SCORES, Counter, Trace
-from grader.spec.cases import Case
+from grader.kernel.observers.trace import MIXED, PRODUCTS, SCORES, Counter, Trace
 
 _FACTORS = dict(zip(PRODUCTS, ("v", "dout", "q", "k"), strict=True))
 
 
-def discarded(case: Case, counted: CountedPairs) -> Sighting | None:
-    line = int(counted.of_product["discarded"])
-    if not line:
-        return None
-    return Sighting("PRODUCT-DISCARDED", line, located=True, product=counted.product)
-
-
-def doubled(case: Case, counted: CountedPairs) -> Sighting | None:
-    line = int(counted.of_product["doubled"])
-    if not line:
-        return None
-    return Sighting("ACCUMULATOR-ADDED-TWICE", line, located=True, product=counted.product)
+def of_product(counted: CountedPairs) -> Sighting | None:
+    """Find a product that is dropped, or an accumulator that is added to itself."""
+    ids = {"discarded": "PRODUCT-DISCARDED", "doubled": "ACCUMULATOR-ADDED-TWICE"}
+    for table, id in ids.items():
+        if line := counted.line_in(table):
+            return Sighting(id, line, located=True, product=counted.product)
+    return None
 
 
 def at_line(trace: Trace, counter: Counter) -> Sighting | None:
     """Return the mistake of which a counter has a line.
 
-    A tile that is not transposed, a maximum or a sum over queries, or infinite weights.
+    A load of what nobody stored, on which all later numbers depend; a tile that is not transposed;
+    a maximum or a sum over queries; infinite weights.
     """
-    line = trace.count(counter)
+    line, located = trace.count(counter), (Counter.CROSSED_LINE, Counter.OVER_QUERIES_LINE)
     id = {
+        Counter.UNWRITTEN_LINE: "UNWRITTEN-READ",
         Counter.CROSSED_LINE: "TILE-NOT-TRANSPOSED",
         Counter.OVER_QUERIES_LINE: "REDUCED-OVER-QUERIES",
         Counter.INFINITE_LINE: "WEIGHTS-INFINITE",
     }[counter]
-    return Sighting(id, line, located=counter != Counter.INFINITE_LINE) if line else None
+    return Sighting(id, line, located=counter in located) if line else None
 
 
 def scores_left_out(trace: Trace) -> Sighting | None:
@@ -60,11 +56,10 @@ def columns_apart(trace: Trace) -> Sighting | None:
     return None
 
 
-def turned(case: Case, trace: Trace) -> Sighting | None:
-    line, number = trace.count(Counter.TURNED_LINE), trace.count(Counter.TURNED)
-    if not line or not 0 <= number < len(OPERANDS):
+def turned(trace: Trace) -> Sighting | None:
+    line, values = operand_at(trace, Counter.TURNED_LINE, Counter.TURNED)
+    if not values:
         return None
-    values = OPERANDS[number]
     rows, axis = ("keys", "queries") if values in ("k", "v") else ("queries", "keys")
     return Sighting(
         "WEIGHTS-NOT-TRANSPOSED",
@@ -76,7 +71,7 @@ def turned(case: Case, trace: Trace) -> Sighting | None:
     )
 
 
-def mixed(case: Case, trace: Trace) -> Sighting | None:
+def mixed(trace: Trace) -> Sighting | None:
     line = trace.count(Counter.MIXED_LINE)
     if not line or not 0 <= trace.count(Counter.MIXED) < len(MIXED):
         return None
@@ -87,7 +82,7 @@ def mixed(case: Case, trace: Trace) -> Sighting | None:
     )
 
 
-def wrong_product(case: Case, trace: Trace, result: Result) -> Sighting | None:
+def wrong_product(trace: Trace, result: Result) -> Sighting | None:
     """Find an output to which the product of another one was stored."""
     seen = dict(zip(PRODUCTS, trace.rows("products"), strict=False))
     stored = {

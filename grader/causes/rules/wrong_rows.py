@@ -7,20 +7,21 @@ import math
 
 import torch
 
-from grader.causes.outputs import Outputs, factors_of
+from grader.causes.outputs import TILES, Outputs, factors_of, unexplained
+from grader.spec.cases import Case
 
-_UNEXPLAINED = 1e-2  # of the error of the rows, at most
+_WRONG = 1e-2  # relative error of a row
 _OF_COLUMN = 1e-3  # of the error of the worst column: less is rounding
 _ROWS = 24  # of one head, at most, in a fit
 _SHARE = 1e-3  # of the weights of a row: the count of a group with less is not clear
 _EQUATIONS = 2  # and more for each unknown
-TILES = (128, 64, 32, 16)
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
     """Some wrong rows of out of one head, in fp64; `scores` are neither scaled nor masked."""
 
+    case: Case
     got: torch.Tensor  # (rows, head_dim)
     truth: torch.Tensor
     scores: torch.Tensor  # (rows, keys)
@@ -51,9 +52,13 @@ class Rows:
         cut = (tensor[:, columns] for tensor in (got, truth, values))
         return dataclasses.replace(self, **dict(zip(("got", "truth", "values"), cut, strict=True)))
 
+    def attention(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return the rows of scores, (..., rows, keys), under the right mask."""
+        return scores.masked_fill(~self.visible, -math.inf).softmax(-1) @ self.values
+
     def explained(self, made: torch.Tensor) -> bool:
         """Whether `made` explains the wrong rows."""
-        return bool((made - self.got).norm() <= _UNEXPLAINED * (self.got - self.truth).norm())
+        return float((made - self.got).norm()) <= unexplained(self.got, self.truth)
 
 
 def wrong_rows(wrong: Outputs) -> Rows | None:
@@ -63,7 +68,7 @@ def wrong_rows(wrong: Outputs) -> Rows | None:
     out = wrong.got["out"].double()
     off = (out - truth).norm(dim=-1) / truth.norm(dim=-1)
     batch, head = divmod(int(off.amax(-1).argmax()), off.shape[1])
-    queries = torch.nonzero(off[batch, head] > _UNEXPLAINED).flatten()
+    queries = torch.nonzero(off[batch, head] > _WRONG).flatten()
     if not len(queries):
         return None
     queries = queries[:: -(-len(queries) // _ROWS)]
@@ -77,6 +82,7 @@ def wrong_rows(wrong: Outputs) -> Rows | None:
     if known.sink_logits is not None or not lse.isfinite().all():
         return None
     return Rows(
+        wrong.case,
         out[batch, head, queries],
         truth[batch, head, queries],
         scores,
@@ -102,8 +108,7 @@ def counts_of(rows: Rows, groups: torch.Tensor) -> torch.Tensor | None:
     share = (rows.weights[:, None, :] * groups).sum(-1)
     if groups.shape[-2] * _EQUATIONS > parts.shape[-1] or not parts.isfinite().all():
         return None
-    most = _UNEXPLAINED * float((rows.got - rows.truth).norm())
-    counts = factors_of(parts, rows.got, most)
+    counts = factors_of(parts, rows.got, unexplained(rows.got, rows.truth))
     if counts is None:
         return None
     return counts.masked_fill((share < _SHARE) & (counts.abs() * share < _SHARE), math.nan)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from grader.causes.outputs import LOG2E
 from grader.causes.state.comparing import Compared
 from grader.causes.state.ran import assignments
-from grader.causes.state.roles import LN_2
 from grader.kernel.observers.rounds import Rounds, Variable
 from grader.source.expressions import assigned_by, names_in
 from grader.source.loops import nodes_of
@@ -98,7 +98,7 @@ def _right(compared: Compared, r: int, *, anew: bool) -> Iterator[np.ndarray]:
     sums = now.out * total[:, None]
     others = none[:, None] * sums if old is None else old.out * earlier[:, None]
     scale = abs(compared.oracle.scale) or 1.0
-    for unit in (1.0, 1.0 / LN_2, 1.0 / scale):
+    for unit in (1.0, LOG2E, 1.0 / scale):
         yield unit * now.largest
         if old is not None and not anew:  # the -inf before the first round says little
             yield unit * before
@@ -112,7 +112,7 @@ def _is_of_tile(values: np.ndarray, compared: Compared, r: int) -> bool:
     before = compared.oracle.states[r - 1].largest if r else np.full_like(now, -np.inf)
     if values.shape != now.shape:
         return False
-    sofar = (np.maximum(values / unit, before) for unit in (1.0, 1.0 / LN_2))
+    sofar = (np.maximum(values / unit, before) for unit in (1.0, LOG2E))
     return any(bool(np.isclose(one[exist], now[exist], rtol=_CLOSE).all()) for one in sofar)
 
 

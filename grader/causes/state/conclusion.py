@@ -8,7 +8,7 @@ import numpy as np
 
 from grader.causes.state.comparing import ROLES, Compared
 from grader.causes.state.roles import Known
-from grader.checks.correctness import ranges, ranges_of
+from grader.checks.correctness import named, named_ranges
 from grader.kernel.observers.rounds import Rounds
 from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
 
@@ -157,6 +157,6 @@ def _never(rounds: Rounds, compared: Compared, trace: Trace | None) -> str | Non
         return None
     keys = missed.any(axis=0)
     queries = set((ids[missed.any(axis=1)] % compared.oracle.seqlen_q).tolist())
-    are, were = ("key {} is", "was") if keys.sum() == 1 else ("keys {} are", "were")
-    of = f"quer{'y' if len(queries) == 1 else 'ies'} {ranges_of(queries)}"
-    return f"{are.format(ranges(keys))} visible to {of} and {were} in no tile"
+    are, were = ("is", "was") if keys.sum() == 1 else ("are", "were")
+    of_keys, of_queries = named_ranges("key", keys), named("query", queries)
+    return f"{of_keys} {are} visible to {of_queries} and {were} in no tile"

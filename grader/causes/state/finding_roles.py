@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from grader.causes.outputs import LOG2E
 from grader.causes.state.online import Oracle
 from grader.causes.state.roles import Known, Measure, Reference, Role, Roles
 from grader.kernel.observers.rounds import Rounds, Variable
@@ -21,7 +22,7 @@ MAXIMUM_NAMES = {"running_max", "row_max", "rowmax", "m", "m_i", "mi", "m_run", 
 SUM_NAMES = {"running_sum", "row_sum", "rowsum", "l", "l_i", "li", "l_run", "total", "denominator"}
 ACCUMULATOR_NAMES = {"acc", "o", "o_i", "acc_o", "accumulator"}
 _LEAST_ROWS = 4  # from which on a common factor of a maximum is no chance
-_SCALED = (1.0 / math.log(2.0), 1.0)  # units of a maximum of scaled scores
+_SCALED = (LOG2E, 1.0)  # units of a maximum of scaled scores
 _LIKELY = 0.03  # how far from a unit a maximum in it may be: the units are further apart
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from grader.checks.counted_pairs import due_pairs
 from grader.kernel.observers.rounds import Rounds
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
+from reference.variants import case_of
 
 _UNDERFLOWS = 80.0  # exp of a score so far below the largest may be 0 in fp32
 
@@ -81,73 +81,74 @@ class Oracle:
 
 def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Oracle:
     """Return the right states and the wrong pairs of the rounds of a program."""
-    q, k, v = (inputs.tensors[name].double().numpy() for name in ("q", "k", "v"))
-    rows, ids = rounds.queries >= 0, np.maximum(rounds.queries, 0)
-    planes, places = ids // case.seqlen_q, ids % case.seqlen_q
-    group = case.num_q_heads // case.num_kv_heads
-    kv_planes = planes // case.num_q_heads * case.num_kv_heads + (
-        planes % case.num_q_heads // group
-    )
-    flat = [tensor.reshape(-1, *tensor.shape[2:]) for tensor in (k, v)]
-    of_rows = q.reshape(-1, q.shape[-1])[ids]
-    scale = case.kwargs.get("softmax_scale")
-    scale = 1.0 / math.sqrt(case.head_dim) if scale is None else float(scale)
-    scores = np.empty((len(ids), case.seqlen_k))
-    for plane in np.unique(kv_planes):
-        here = kv_planes == plane
-        scores[here] = scale * of_rows[here] @ flat[0][plane].T
+    known = case_of(problem_id, inputs.all, case.kwargs)
+    rows, sizes = rounds.queries >= 0, (case.batch, case.num_q_heads, case.seqlen_q)
+    batches, heads, places = np.unravel_index(np.maximum(rounds.queries, 0), sizes)
+    planes = batches * case.num_kv_heads + known.kv_heads.numpy()[heads]
+    keys, values = (tensor.flatten(0, 1).numpy() for tensor in (known.k, known.v))
+    queries = known.scale * known.q[batches, heads, places].numpy()
+    scores = np.empty((len(rows), case.seqlen_k))
+    for plane in np.unique(planes):
+        scores[planes == plane] = queries[planes == plane] @ keys[plane].T
     due = due_pairs(problem_id, case)[places] & rows[:, None]
 
-    count = len(rounds)
-    held = np.zeros((count, case.seqlen_k), bool)
-    took = np.zeros((count, len(ids), case.seqlen_k), bool)
     positions = np.where(rounds.keys >= 0, rounds.keys % case.seqlen_k, -1)
-    other_head, unknown = None, np.zeros(len(ids), bool)
-    for r, keys in enumerate(rounds.keys):
+    held, took, unknown = _seen(rounds, positions, due)
+    counts_from = _counts_from(due, held, took)
+    states, own, times = [], [], np.zeros(scores.shape)
+    for r in range(len(rounds)):
+        inside, due_times = held[: r + 1].any(axis=0), 1.0 * (counts_from <= r)
+        states.append(_state(scores, due_times, inside, values, planes))
+        times += took[r]
+        same = np.array_equal(times, due_times)
+        own.append(states[r] if same else _state(scores, times, inside, values, planes))
+    of_tiles = [of[of >= 0] // case.seqlen_k for of in rounds.keys]
+    astray = (r for r, of in enumerate(of_tiles) if not np.isin(of, planes[rows]).all())
+    return Oracle(
+        states=tuple(states),
+        own=tuple(own),
+        pairs=_wrong_pairs(rounds, scores, due, took, counts_from),
+        rows=rows,
+        positions=positions,
+        other_head=next(astray, None),
+        never=due & ~held.any(axis=0),
+        unknown=unknown,
+        scale=known.scale,
+        seqlen_q=case.seqlen_q,
+    )
+
+
+def _seen(
+    rounds: Rounds, positions: np.ndarray, due: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return by round the keys held and the pairs taken, and queries whose pairs are unknown."""
+    rows, unknown = rounds.queries >= 0, np.zeros(len(due), bool)
+    held = np.zeros((len(rounds), due.shape[1]), bool)
+    took = np.zeros((len(rounds), *due.shape), bool)
+    for r, keys in enumerate(positions):
         there = keys >= 0
-        held[r, positions[r, there]] = True
-        np.logical_or.at(
-            took[r], (slice(None), positions[r, there]), rounds.taken[r][:, there] & rows[:, None]
-        )
+        held[r, keys[there]] = True
+        taken = rounds.taken[r][:, there] & rows[:, None]
+        np.logical_or.at(took[r], (slice(None), keys[there]), taken)
         if not rounds.kernel:  # a weight that is NaN is not 0, though its pair is masked
             unknown = unknown | _has_nan(rounds, r)
             took[r, unknown] = due[unknown] & held[r]
-        kv = keys[there] // case.seqlen_k
-        if other_head is None and not np.isin(kv, kv_planes[rows]).all():
-            other_head = r
-    counts_from = _counts_from(due, held, took)
-    earlier = np.logical_or.accumulate(took, axis=0)
-    earlier = np.concatenate([np.zeros_like(took[:1]), earlier[:-1]])
-    reached = np.arange(count)[:, None, None] == counts_from
-    saw = (rounds.column("products") > 0)[:, None, None]
-    padding = (rounds.taken & (rounds.keys < 0)[:, None, :] & rows[:, None]).sum(axis=(1, 2))
-    lost = reached & ~took & saw
+    return held, took, unknown
+
+
+def _wrong_pairs(
+    rounds: Rounds, scores: np.ndarray, due: np.ndarray, took: np.ndarray, counts_from: np.ndarray
+) -> Pairs:
+    earlier = np.zeros_like(took)
+    earlier[1:] = np.logical_or.accumulate(took, axis=0)[:-1]
+    reached = np.arange(len(took))[:, None, None] == counts_from
+    lost = reached & ~took & (rounds.column("products") > 0)[:, None, None]
     if not rounds.kernel:  # a weight of 0 is all that the judge sees of some masks in PyTorch
         top = np.where(due, scores, -np.inf).max(axis=1, keepdims=True)
         lost &= scores > top - _UNDERFLOWS
-    pairs = Pairs(took & ~due, took & due & earlier, lost, padding)
-    states, own = [], []
-    times = np.zeros(scores.shape)
-    for r in range(count):
-        inside = held[: r + 1].any(axis=0)
-        due_times = 1.0 * (counts_from <= r)
-        states.append(_state(scores, due_times, inside, flat[1], kv_planes))
-        times += took[r]
-        same = np.array_equal(times, due_times)
-        own.append(states[r] if same else _state(scores, times, inside, flat[1], kv_planes))
-    never = due & ~held.any(axis=0)
-    return Oracle(
-        tuple(states),
-        tuple(own),
-        pairs,
-        rows,
-        positions,
-        other_head,
-        never,
-        unknown,
-        scale,
-        case.seqlen_q,
-    )
+    exist = (rounds.queries >= 0)[:, None]
+    padding = (rounds.taken & (rounds.keys < 0)[:, None, :] & exist).sum(axis=(1, 2))
+    return Pairs(took & ~due, took & due & earlier, lost, padding)
 
 
 def _has_nan(rounds: Rounds, r: int) -> np.ndarray:

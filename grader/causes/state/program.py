@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
+from grader.causes.outputs import Outputs
 from grader.causes.rules.sighting import Sighting
 from grader.causes.state import program_record
 from grader.causes.state.comparing import Part, compare
@@ -52,6 +54,12 @@ class Called:
         """The name of the case, such as "window:2"."""
         return f"{self.check.id}:{self.number}"
 
+    @property
+    def outputs(self) -> Outputs:
+        """What came back, and what should have."""
+        got = self.evidence.outputs
+        return Outputs(self.problem.id, self.case, self.inputs, got, self.expected)
+
     def to_follow(self, program: Ids | None = None) -> RoundsShape:
         """Return what another call has to follow: `program`, or that of the worst element."""
         lines = self.source.num_lines
@@ -60,8 +68,9 @@ class Called:
     def report(self, followed: CallEvidence, program: Ids | None = None) -> ProgramReport:
         """Compare the evidence of the call that followed a program with the oracle."""
         problem, case, rounds = self.problem, self.case, followed.rounds
-        failure = self.failure or outcome.of_call(followed, problem.signature)
-        record = TraceRecord(
+        failure, worst = self.failure or outcome.of_call(followed, problem.signature), self._worst()
+        record = functools.partial(
+            TraceRecord,
             problem=problem.id,
             file=problem.file,
             check=self.check.id,
@@ -70,45 +79,34 @@ class Called:
             seed=self.seed,
             result="failed" if failure else "wrong" if self.differences else "right",
             failure=" ".join(failure.headline.split())[:600] if failure else None,
-            conclusion="",
         )
-        worst = self._worst()
         if rounds is None or not (rounds.queries >= 0).any():
-            return ProgramReport(
-                _with(record, conclusion=_nothing_seen(problem, case, worst[0], program))
-            )
+            return ProgramReport(record(conclusion=_nothing_seen(problem, case, worst[0], program)))
         wrong = self._are_wrong(rounds.queries)
         compared = compare(problem.id, case, self.inputs, rounds, wrong=wrong)
         corner = program_record.Corner.of(case, rounds, compared, worst)
-        shown = program_record.program_of(case, rounds, corner)
-        end = conclusion_of(
-            rounds, compared, followed.trace, failed=failure is not None, wrong=wrong
-        )
         tiles = program_record.rounds_of(case, self.source, rounds, compared, corner, wrong=wrong)
-        judged, is_known, conclusion, pairs = (
-            wrong and failure is None,
-            end.is_known,
-            end.text,
-            None,
-        )
+        failed, trace, pairs = failure is not None, followed.trace, None
+        end = conclusion_of(rounds, compared, trace, failed=failed, wrong=wrong)
+        judged = wrong and not failed
         if judged and not rounds.kernel:
             pairs = of_heads(case, rounds, compared)
             pairs = pairs or of_pairs(problem.id, case, rounds, compared)
             astray = next((tile for tile in tiles if tile.facts), None)
-            if pairs is not None and astray is not None and not is_known:
-                is_known, conclusion = True, f"wrong in tile {astray.number}: {astray.facts[0]}"
-        record = _with(
-            record,
-            program=shown,
+            if pairs is not None and astray is not None and not end.is_known:
+                text = f"wrong in tile {astray.number}: {astray.facts[0]}"
+                end = dataclasses.replace(end, is_known=True, text=text)
+        whole = record(
+            program=program_record.program_of(case, rounds, corner),
             tiles=len(rounds) + rounds.more,
             rounds=tiles,
             parting=program_record.parting_of(rounds, compared, self.source),
-            conclusion=conclusion,
+            conclusion=end.text,
             notes=end.notes,
         )
-        why_not = end.why_not if judged else ""
-        part, never = (compared.part, end.never) if judged else (None, "")
-        return ProgramReport(record, judged and is_known, why_not, part, never, pairs)
+        if not judged:
+            return ProgramReport(whole)
+        return ProgramReport(whole, end.is_known, end.why_not, compared.part, end.never, pairs)
 
     def _worst(self) -> tuple[int, int]:
         """Return the row of q, over batch and heads, of the worst element, and its column.

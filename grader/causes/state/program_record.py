@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+from typing import Any
 
 import numpy as np
 
+from grader.causes.outputs import LOG2E
 from grader.causes.state.blame import lines_to_blame
 from grader.causes.state.comparing import ROLES, Compared
 from grader.causes.state.ran import assignments, source_lines, what_ran
@@ -140,18 +141,14 @@ def _numbers(
     wanted: np.ndarray | None = None,
 ) -> list[Shown]:
     """Return the numbers of the corner: one entry for a vector, one a row for a matrix."""
-    values, rows = variable.values[r], list(corner.rows)
-    if values.ndim == 1:
-        return [_pair(variable.name, None, values[rows], None if wanted is None else wanted[rows])]
-    columns = slice(corner.columns.start, corner.columns.stop)
+    values, columns = variable.values[r], slice(corner.columns.start, corner.columns.stop)
+    places: list[tuple[int | None, Any]] = [(None, list(corner.rows))]
+    if values.ndim > 1:
+        rows = zip(corner.queries, corner.rows, strict=True)
+        places = [(query, (row, columns)) for query, row in rows]
     return [
-        _pair(
-            variable.name,
-            query,
-            values[row, columns],
-            None if wanted is None else wanted[row, columns],
-        )
-        for row, query in zip(rows, corner.queries, strict=True)
+        _pair(variable.name, query, values[at], None if wanted is None else wanted[at])
+        for query, at in places
     ]
 
 
@@ -236,7 +233,7 @@ def _largest(unit: float) -> str:
     """Name the largest score so far in a unit: natural, times log2(e), or not scaled."""
     if unit == 1.0:
         return "the largest scaled score so far"
-    if abs(unit * math.log(2.0) - 1.0) < 1e-9:
+    if abs(unit / LOG2E - 1.0) < 1e-9:
         return "the largest scaled score so far times log2(e)"
     return "the largest product of q and k so far, not scaled"
 

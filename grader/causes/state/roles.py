@@ -10,15 +10,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from grader.causes.outputs import LOG2E
 from grader.causes.state.online import State
 from grader.kernel.observers.rounds import Variable
 
-LN_2 = math.log(2.0)
 # fp32 rounds in the 7th digit, and sums add up; 16-bit inputs round the weights in the 4th or 3rd.
 TOLERANCES = {"fp32": 2e-4, "fp16": 5e-2, "bf16": 1e-1}
 _LEAST = 1e-37  # what is smaller underflows in fp32
@@ -105,7 +104,7 @@ class Measure:
     def units(self) -> list[float]:
         """Units in which right kernels keep the maximum: log2, natural, and not scaled."""
         scale = abs(self.scale)
-        return [1.0 / LN_2, 1.0, *([1.0 / scale] if scale > 1e-12 else [])]
+        return [LOG2E, 1.0, *([1.0 / scale] if scale > 1e-12 else [])]
 
     def maximum(self, variable: Variable, unit: float, *, held: bool = False) -> Role:
         """Compare a vector with the largest score of the keys that count, or of all `held`."""

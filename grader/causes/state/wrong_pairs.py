@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from grader.causes.rules.pointers import elsewhere
-from grader.causes.rules.sighting import Sighting, key_range
+from grader.causes.rules.sighting import Sighting
 from grader.causes.state.comparing import Compared
+from grader.checks.correctness import named_ranges
 from grader.checks.counted_pairs import due_pairs
 from grader.kernel.observers.rounds import Rounds
 from grader.spec.cases import Case
@@ -63,11 +64,11 @@ def of_pairs(problem_id: str, case: Case, rounds: Rounds, compared: Compared) ->
             located=mask > 0,
             variant="" if mask else "not_masked",
             product="out",
-            row=f"{said} counted {key_range(extra[row])}",
+            row=f"{said} counted {named_ranges('key', extra[row])}",
             tiles="",
         )
     if not extra.any():
-        never = f"{said} never counted {key_range(lost[row])}"
+        never = f"{said} never counted {named_ranges('key', lost[row])}"
         figures = {"visible": "visible keys", "row": never, "keys": "keys"}
         return Sighting("VISIBLE-KEYS-MASKED", mask, located=True, **figures)
     took = np.zeros(case.seqlen_k, bool)
@@ -80,9 +81,9 @@ def of_pairs(problem_id: str, case: Case, rounds: Rounds, compared: Compared) ->
         product="out",
         what="keys",
         row=f"query {query}",
-        took=key_range(took) if took.any() else "no key",
+        took=named_ranges("key", took) if took.any() else "no key",
         head=head,
         verb="sees",
-        due=key_range(due_pairs(problem_id, case)[query]),
+        due=named_ranges("key", due_pairs(problem_id, case)[query]),
         tiles="",
     )

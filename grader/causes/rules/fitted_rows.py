@@ -14,10 +14,9 @@ import torch
 
 from grader.causes.outputs import Outputs, tiles_of
 from grader.causes.rules.fitted_scores import other_columns, other_scale, scale_of_some_tiles
-from grader.causes.rules.sighting import Sighting, by_numbers, key_range
+from grader.causes.rules.sighting import Sighting, by_numbers
 from grader.causes.rules.wrong_rows import Rows, counts_of, wrong_rows
-from grader.checks.correctness import ranges_of
-from grader.spec.cases import Case
+from grader.checks.correctness import named_ranges, ranges_of
 
 _SAME = 1e-2  # relative, of two weights
 _EQUATIONS = 2  # and more for each unknown
@@ -28,14 +27,13 @@ def fitted(wrong: Outputs) -> Sighting | None:
     rows = wrong_rows(wrong)
     if rows is None:
         return None
-    case = wrong.case
     return (
-        _shares_in_columns(case, rows)
+        _shares_in_columns(rows)
         or _other_values(rows)
-        or other_scale(case, rows)
-        or other_columns(case, rows)
+        or other_scale(rows)
+        or other_columns(rows)
         or _shares_of_tiles(rows)
-        or _shares_of_sinks(case, rows)
+        or _shares_of_sinks(rows)
         or _other_keys(rows)
         or _mixed_exponentials(rows)
         or scale_of_some_tiles(rows)
@@ -50,10 +48,10 @@ def _other_values(rows: Rows) -> Sighting | None:
     return by_numbers("WRONG-PRODUCT", variant="of_out", name="out", factor="k", due="v")
 
 
-def _shares_in_columns(case: Case, rows: Rows) -> Sighting | None:
+def _shares_in_columns(rows: Rows) -> Sighting | None:
     """Find wrong shares of tiles in some columns of out alone."""
     columns = rows.wrong_columns
-    if len(columns) == case.head_dim:
+    if len(columns) == rows.case.head_dim:
         return None
     where = f"columns {ranges_of(columns.tolist())} of "
     found = _shares_of_tiles(rows.of_columns(columns), where)
@@ -79,23 +77,24 @@ def _shares_of_tiles(rows: Rows, columns: str = "") -> Sighting | None:
         if float(spread[row]) <= 5 * _SAME * float(numbers.nan_to_num(0.0).abs().max()):
             return None  # one factor for the whole row
         of_tile = [t for t in range(len(tiles)) if known[row, t]]
-        shown = ", ".join(f"{key_range(tiles[t])} {float(numbers[t]):.3g}" for t in of_tile[:4])
+        each = (f"{named_ranges('key', tiles[t])} {float(numbers[t]):.3g}" for t in of_tile[:4])
         return by_numbers(
             "TILE-SHARES",
             tile=tile,
             columns=columns,
             row=rows.queries[row],
-            shown=shown + (", ..." if len(of_tile) > 4 else ""),
+            shown=", ".join(each) + (", ..." if len(of_tile) > 4 else ""),
         )
     return None
 
 
-def _shares_of_sinks(case: Case, rows: Rows) -> Sighting | None:
+def _shares_of_sinks(rows: Rows) -> Sighting | None:
     """Find weights that are right inside the window and among the sinks, but not between these."""
-    window, sinks = case.kwargs.get("window_size"), case.kwargs.get("num_sink_tokens")
+    options = rows.case.kwargs
+    window, sinks = options.get("window_size"), options.get("num_sink_tokens")
     if not window or not sinks:
         return None
-    keys = torch.arange(case.seqlen_k)[None, :]
+    keys = torch.arange(len(rows.keys))[None, :]
     far = rows.visible & (keys <= torch.tensor(rows.queries)[:, None] - window)
     counts = counts_of(rows, torch.stack([far, rows.visible & ~far], 1))
     if counts is None or bool((counts[:, 1].isnan() | far.any(1) & counts[:, 0].isnan()).all()):
@@ -176,5 +175,5 @@ def _as_keys(rows: Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting
     if missing.all() or not (missing | twice).any():
         return None
     words = (("left out", missing), ("counted twice", twice))
-    what = [f"{key_range(keys)} {word}" for word, keys in words if keys.any()]
+    what = [f"{named_ranges('key', keys)} {word}" for word, keys in words if keys.any()]
     return by_numbers("OTHER-KEYS", keys=" and ".join(what), of_row=of_row)
