@@ -129,7 +129,7 @@ def asks_about_the_gpu(q, flat, out, n):
     on_cpu = torch.ones(4)
     assert q.is_cuda and q.get_device() == torch.cuda.current_device() == 0
     assert driver.get_current_target().arch == 10 * properties.major + properties.minor
-    assert driver.utils.get_device_properties(0)["multiprocessor_count"] > 100
+    assert driver.utils.get_device_properties(0)["multiprocessor_count"] > 10
     assert torch.isfinite(q).all() and (q == q[0, 0, 0, 0]).all() and q.sum().item() != 0.0
     assert torch.cuda.is_available()
     for x in (on_gpu, on_cpu.to(q.device), on_cpu.cuda(), on_cpu.to(q), q.new_zeros(4),

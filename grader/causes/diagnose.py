@@ -40,8 +40,9 @@ _INCLUDES = {
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
 }
-# Consequences of a wrong running maximum, which is named in place of them where it is known.
-_OF_A_MAXIMUM = {"OTHER-KEYS"}
+# Consequences of a wrong running maximum, which is named in place of them where it is known: where
+# it is too large, weights become so small that rounding alone makes them wrong.
+_OF_A_MAXIMUM = {"OPERANDS-ROUNDED", "OTHER-KEYS"}
 # Wrong pairs of a query and a key: the name where no rule of a mask explains them, and the others.
 _ANY_PAIRS = "OTHER-PAIRS"
 _OF_PAIRS = {

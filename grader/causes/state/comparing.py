@@ -18,7 +18,9 @@ from grader.kernel.observers.rounds import Rounds
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
 
-_FAR = 60.0  # in scaled scores: weights relative to a maximum so much too large underflow
+# In scaled scores: weights relative to a maximum so much too large underflow, in a dot of fp16 much
+# earlier than elsewhere.
+_FAR, _FAR_IN_FP16 = 60.0, 10.0
 ROLES = ("maximum", "sum", "accumulator")
 
 
@@ -81,7 +83,8 @@ def compare(
         }
         for r in range(len(rounds))
     )
-    part = None if why_not or not wrong else _part(rounds, roles, status)
+    far = _FAR_IN_FP16 if case.dtype == "fp16" else _FAR
+    part = None if why_not or not wrong else _part(rounds, roles, status, far)
     if part is not None and oracle.other_head is not None and part.round >= oracle.other_head:
         part = None  # keys of another head explain it
     return Compared(oracle, roles, status, part, why_not)
@@ -111,7 +114,7 @@ def _status(role: Role | None, r: int, rounds: Rounds, *, incomparable: bool) ->
 
 
 def _part(
-    rounds: Rounds, roles: Sequence[Roles], status: Sequence[dict[str, bool | None]]
+    rounds: Rounds, roles: Sequence[Roles], status: Sequence[dict[str, bool | None]], far: float
 ) -> Part | None:
     """Return the first round with a wrong sum or accumulator, or with the maximum that led to it.
 
@@ -130,12 +133,12 @@ def _part(
     first = behind[0]
     for r in range(first + 1):
         own = roles[segments[r]]
-        if status[r]["maximum"] is False and _harms(own, r):
+        if status[r]["maximum"] is False and _harms(own, r, far):
             first = r
             break
     wrong = tuple(name for name in ROLES if status[first][name] is False)
     own = roles[segments[first]]
-    if "maximum" in wrong and not _harms(own, first):
+    if "maximum" in wrong and not _harms(own, first, far):
         wrong = tuple(name for name in wrong if name != "maximum")
     in_unit = own.maximum is not None and own.maximum.known is Known.UNIT
     of_maximum = "maximum" in wrong
@@ -152,8 +155,8 @@ def _is_no_number(roles: Roles, r: int, status: dict[str, bool | None]) -> bool:
     return bool((~np.isfinite(values) & np.isfinite(wanted)).any())
 
 
-def _harms(roles: Roles, r: int) -> bool:
-    """Whether a maximum that does not agree is too small, NaN, far too large or in a wrong unit."""
+def _harms(roles: Roles, r: int, far: float) -> bool:
+    """Whether a wrong maximum is too small, NaN, so `far` too large, or in a wrong unit."""
     role = roles.maximum
     if role is None:
         return False
@@ -161,5 +164,5 @@ def _harms(roles: Roles, r: int) -> bool:
         return True
     wrong = ~role.agrees[r]
     values, wanted = role.variable.values[r][wrong], role.wanted[r][wrong]
-    far = values > wanted + _FAR * (roles.unit or 1.0)
-    return bool((np.isnan(values) | (values < wanted) | far).any())
+    is_far = values > wanted + far * (roles.unit or 1.0)
+    return bool((np.isnan(values) | (values < wanted) | is_far).any())

@@ -92,10 +92,12 @@ def _without_parting(
             return f"{agrees}, and so does the result of these queries", False
         if never:
             return f"{agrees}, of the keys that were visited; {never}: {_LOOK}", True
-        return (
-            f"{agrees}, and the result does not: look at what comes behind the loop, which is the"
-            " division by the sum, lse, and which rows are stored where"
-        ), True
+        look = "what comes behind the loop, which is the division by the sum, lse, and which rows"
+        look += " are stored where"
+        if rounds.others:
+            look = "the other programs that multiply these queries with keys, and at what joins"
+            look += " their results"
+        return f"{agrees}, and the result does not: look at {look}", True
     if not wrong:
         return "the results of these queries are right", False
     if never:

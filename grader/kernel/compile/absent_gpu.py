@@ -18,6 +18,7 @@ values.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from collections.abc import Callable, Collection
@@ -31,6 +32,7 @@ from grader.kernel.compile.chips import CHIPS, MAX_THREADS, Chip
 
 _DEVICE = torch.device("cuda", 0)
 _MAX_REMEMBERED = 256
+_MULTIPROCESSORS = 14  # of a 1g.5gb slice of an A100
 # Names of torch.cuda that the source policy allows, and that fail or mislead without a GPU.
 _ASKED = (
     *("current_device", "current_stream", "device", "device_of", "synchronize"),
@@ -131,10 +133,13 @@ def install(chip: Chip, bench: Callable[..., list[float]] | None = None) -> Memo
 
 
 def answer() -> None:
-    """Answer questions about a GPU as the oldest chip that kernels are compiled for."""
+    """Answer questions about a GPU as a slice of the oldest chip that kernels are compiled for.
+
+    It has so few multiprocessors that a kernel with a program on each gives it several tiles.
+    """
     from triton.runtime import driver
 
-    chip = CHIPS[min(CHIPS)]
+    chip = dataclasses.replace(CHIPS[min(CHIPS)], multiprocessors=_MULTIPROCESSORS)
     driver.set_active(Driver(chip, tensors=torch.device("cpu")))
     pretend_cuda(chip, only=_ASKED)
     torch.Tensor.is_cuda = property(lambda this: True)
