@@ -23,6 +23,10 @@ WRONG = (
         ("diagonal on the other side", "causal_tiles", "VISIBLE-KEYS-MASKED OTHER-PAIRS", ('k_start - q_start - 1', 'q_start - k_start - 1')),
     ),
     *of(
+        "p01-merged_tiles",
+        ("tiles of the diagonal skipped", "causal causal_tiles", "OTHER-KEYS", ('rows.stop if is_causal', 'rows.start if is_causal')),
+    ),
+    *of(
         "p01-keys_outside",
         ("accumulator not rescaled", "plain", "TILE-SHARES RESCALE-ACC-MISSING", ('acc[:, :, rows] * rescale[..., None]', 'acc[:, :, rows]')),
     ),

@@ -153,8 +153,9 @@ def _as_keys(rows: Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting
     times = []
     for row, share in zip(counts, shares, strict=True):
         there = row[~row.isnan() & (row.abs() > _SAME)]
-        if not len(there):
-            return None
+        if not len(there):  # all are left out, and the row is 0
+            times.append(torch.zeros_like(row).masked_fill(row.isnan(), math.nan))
+            continue
         times.append(row / there.abs().min())
         # In attention over other keys, the weights still add up to one.
         if abs(float((row * share).nansum()) - 1.0) > 5 * _SAME:
