@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.isolate.operators import PRODUCTS
+from grader.isolate.operators import is_product
 from grader.kernel.dispatch import DispatchMode
 from grader.kernel.lines import running_line
 from grader.kernel.machine.engine import unseen
@@ -62,13 +62,12 @@ class HostRounds(DispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
         result = function(*args, **(kwargs or {}))
-        name = function.name()
-        if name in PRODUCTS and not self._done:
+        if is_product(function) and not self._done:
             with unseen():
                 self._multiplied(*args[-2:])
         elif self._open and isinstance(result, torch.Tensor):
             with unseen():
-                self._may_mask(name.partition(".")[0], result)
+                self._may_mask(function.name().partition(".")[0], result)
         return result
 
     def _may_mask(self, name: str, result: torch.Tensor) -> None:
@@ -76,11 +75,14 @@ class HostRounds(DispatchMode):
         tile = self._queries.size, self._keys.size
         if tuple(result.shape[-2:]) not in (tile, tile[::-1]):
             return
-        hidden = self._own(result).isneginf().numpy()
+        scores = self._own(result)
+        scores = scores if scores.shape == tile else scores.mT
+        hidden = scores.isneginf().numpy()
         if hidden.any():
             if self._hidden is None:
-                self._mask = running_line(self._path)
-            self._hidden = hidden if hidden.shape == tile else hidden.T
+                self._mask, self._hidden = running_line(self._path), hidden
+            # In a row without any visible key they become NaN when its maximum is subtracted.
+            self._hidden = hidden | (self._hidden & scores.isnan().numpy())
         elif name in _MASKS and self._hidden is None:
             self._mask = running_line(self._path)
 
@@ -127,8 +129,11 @@ class HostRounds(DispatchMode):
         if (values != self._keys).any():
             self._write.row["mixed"] = 1 + int(values.min())
         taken = (weights != 0).numpy()
-        if self._hidden is not None:  # the weight of a visible pair may underflow
-            taken = taken | ~self._hidden
+        if weights.isneginf().any():  # what was hidden was weights, and no scores
+            self._mask, self._hidden = 0, None
+        if self._hidden is not None:
+            # A row without any visible key is NaN. The weight of a visible pair may underflow.
+            taken = (taken & ~weights.isnan().numpy()) | ~self._hidden
         self._write.take(taken, line, self._mask, masked=self._mask > 0)
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:

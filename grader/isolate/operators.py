@@ -38,10 +38,10 @@ PUTS = "puts"  # computes a sum if it accumulates
 CLOSED = (COMPUTES, SHORTCUT)
 _PUTS = {"_index_put_impl", "index_put", "put"}
 
-PRODUCTS = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"}  # of matrices
+_PRODUCTS = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"}  # of matrices
 _BATCHED = {"aten::bmm", "aten::baddbmm", "aten::_cdist_forward"}
 # These, and others that multiply each row of one operand by each row of another.
-_CROSSED = PRODUCTS | _BATCHED | {"aten::addbmm", "aten::mv", "aten::addmv", "aten::dot"}
+_CROSSED = _PRODUCTS | _BATCHED | {"aten::addbmm", "aten::mv", "aten::addmv", "aten::dot"}
 _CROSSED |= {"aten::vdot", "aten::convolution", "aten::_trilinear"}
 _OUTER = ("aten::mul", "aten::addcmul")  # where the result is larger than both factors
 _READ_OPERATOR = "aten::_local_scalar_dense"
@@ -256,6 +256,7 @@ def multiply_adds(name: str, args: Any, result: Any) -> int:
     A product of (M, K) and (K, N), in any layout, does M * N * K: the square root of the sizes of
     both factors and the result, multiplied: M, N and K are in two of the three, batches in all.
     """
+    name = name.removesuffix("_")  # in place
     if name not in _CROSSED and name not in _OUTER:
         return 0
     of = [x for x in tensors(args) if x.dim()]
@@ -265,6 +266,12 @@ def multiply_adds(name: str, args: Any, result: Any) -> int:
         return result.numel() if max(sizes, default=0) < result.numel() else 0
     batches = math.prod(result.shape[:-2]) if name in _BATCHED else 1
     return math.isqrt(math.prod(sizes) * result.numel() // max(1, batches))
+
+
+@functools.cache
+def is_product(func: Any) -> bool:
+    """Whether an operator multiplies matrices; its last two arguments are the factors."""
+    return _name(func).removesuffix("_") in _PRODUCTS
 
 
 @functools.cache

@@ -23,6 +23,12 @@ WRONG = (
         ("diagonal on the other side", "causal_tiles", "VISIBLE-KEYS-MASKED OTHER-PAIRS", ('k_start - q_start - 1', 'q_start - k_start - 1')),
     ),
     *of(
+        "p01-added_in_place",
+        ("diagonal hidden", "causal", "VISIBLE-KEYS-MASKED DIAGONAL-EXCLUDED", ('triu_(lo - first + 1)', 'triu_(lo - first)')),
+        ("diagonal on the other side", "causal_tiles", "VISIBLE-KEYS-MASKED OTHER-PAIRS", ('triu_(lo - first + 1)', 'triu_(first - lo + 1)')),
+        ("last tile skipped", "causal_tiles", "OTHER-KEYS KEYS-NEVER-VISITED", ('first > last', 'first >= last')),
+    ),
+    *of(
         "p01-merged_tiles",
         ("tiles of the diagonal skipped", "causal causal_tiles", "OTHER-KEYS", ('rows.stop if is_causal', 'rows.start if is_causal')),
     ),

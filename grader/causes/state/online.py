@@ -130,7 +130,8 @@ def _seen(
         held[r, keys[there]] = True
         taken = rounds.taken[r][:, there] & rows[:, None]
         np.logical_or.at(took[r], (slice(None), keys[there]), taken)
-        if not rounds.kernel:  # a weight that is NaN is not 0, though its pair is masked
+        # A weight that is NaN is not 0, though its pair may have been masked unseen.
+        if not rounds.kernel and not rounds.column("mask_line")[r]:
             unknown = unknown | _has_nan(rounds, r)
             took[r, unknown] = due[unknown] & held[r]
     return held, took, unknown
