@@ -94,7 +94,7 @@ WRONG = (
         ('o alpha twice', 'plain', 'TILE-SHARES', ('o = o * alpha + p @ vj', 'o = o * alpha * alpha + p @ vj')),
         ('alpha of old', 'plain', 'RESCALE-MISSING', ('            p = torch.exp(s - m_new)\n            alpha = torch.exp(m - m_new)', '            p = torch.exp(s - m_new)\n            m = m_new\n            alpha = torch.exp(m - m_new)')),
         ('mask one early', 'causal', 'DIAGONAL-EXCLUDED', ('keys > rows, -1e6', 'keys >= rows, -1e6')),
-        ("break one early", "causal_tiles", "KEYS-NEVER-VISITED", ("j >= i + qi.shape[2]", "j >= i + qi.shape[2] - 1")),
+        ("break one early", "causal_tiles", "KEYS-NEVER-VISITED OTHER-KEYS", ("j >= i + qi.shape[2]", "j >= i + qi.shape[2] - 1")),
         ('break at tile', 'causal_tiles', 'OTHER-KEYS TILE-SHARES', ('j >= i + qi.shape[2]', 'j > i')),
         ('rows from zero', 'causal_tiles', 'MASK-INSIDE-EVERY-TILE', ('torch.arange(i, i + qi.shape[2]', 'torch.arange(0, qi.shape[2]')),
         ('keys from zero', 'causal_tiles', 'MASK-INSIDE-EVERY-TILE', ('torch.arange(j, j + kj.shape[2]', 'torch.arange(0, kj.shape[2]')),
