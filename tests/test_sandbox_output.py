@@ -95,6 +95,17 @@ def test_the_kernel_that_the_assembler_refused_is_not_shown(start, rows):
     assert worker.output().split() == (["mine", "last"] if rows == 3 else ["last"])
 
 
+@pytest.mark.parametrize("rows", [3, 3000])  # the second is longer than what is read of it
+def test_no_dump_of_triton_s_ir_is_shown(start, rows):
+    module = "module {\n" + "  %0 = arith.constant 0 : i32\n" * rows + "}\n\n{-#\n  x\n#-}\n"
+    text = f"no pointer of a tile in a while loop\n{module}kernel.py:7:0: error: a pass failed\n"
+    worker = start(f"r = started()\nprint({text!r}, flush=True)\nsend(r['nonce'])\n")
+    worker.ready()
+    worker.ask("anything", PROMPT_S)
+    said = ["no pointer of a tile in a while loop"] if rows < 100 else []
+    assert worker.output().splitlines() == [*said, "kernel.py:7:0: error: a pass failed"]
+
+
 DUMP = (
     "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n"
     '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'

@@ -21,6 +21,9 @@ _WARNING = re.compile(r"([^:\n]+):\d+: \w*Warning: ")  # Python's; a line of sou
 # Around the whole kernel in PTX, which Triton prints when the assembler refuses it.
 _DUMP_RULE = "\n" + 64 * "=" + "\n"
 _DUMP_END = "\nplease share the reproducer above with Triton project.\n"
+# A whole kernel in Triton's IR, which MLIR prints when a pass fails, from its first line or, if the
+# tail has lost that, from the tail's.
+_MODULE = re.compile(r"(?:^module\b|\A)(?:(?!^module\b).)*?^#-\}\n", re.DOTALL | re.MULTILINE)
 
 
 class Printed:
@@ -55,11 +58,12 @@ class Printed:
         return "".join(self._own(lines)).strip("\n")
 
     def shown(self, text: str) -> str:
-        """Return `text` without what means nothing to a student: temporary folder, PTX."""
+        """Return `text` without what means nothing to a student: temporary folder, PTX, IR."""
         before, end, after = text.rpartition(_DUMP_END)
         if end:  # if the tail has lost the dump's beginning, all before its end belongs to it
             head, _, dump = before.removesuffix(_DUMP_RULE[:-1]).partition(_DUMP_RULE)
             text = (head + "\n" if dump else "") + after
+        text = _MODULE.sub("", text)
         return text.replace(str(self._folder) + os.sep, "")
 
     def fatal_lines(self) -> list[int]:

@@ -88,6 +88,7 @@ def logits(wrong: Outputs) -> Sighting | None:
         if made.shape == grad.shape and _alike(grad, made):
             term = " * ".join(filter(None, (weight, factor))) or "1"
             name = number.replace("-", "") + sum_of.format(f"-{term}" if times > 0.0 else term)
+            name += ", with P = exp(sink_logits - lse)" if "P" in weight else ""
             return by_numbers("OTHER-SINK-GRADIENT", name=name, heads=len(grad))
     return None
 
