@@ -79,6 +79,7 @@ WRONG = (
         ("skips by the wrong query", "", "KEYS-NEVER-VISITED", ("(last - i) * BN + BN > tile * BM - W + 1", "(last - i) * BN + BN > tile * BM + BM - W")),
         ("last tile not begun", "", "KEYS-NEVER-VISITED", ("last = (tl.minimum(tile * BM + BM, N) - 1) // BN", "last = tl.minimum(tile * BM, N - 1) // BN")),
         ("hidden as zero", "", "MASKED-SCORES-NOT-HIDDEN", ('* scale, -1.0e30)', '* scale, 0.0)'), ("p = tl.where(seen, tl.exp(s - now[:, None]), 0.0)", "p = tl.exp(s - now[:, None])")),
+        ("hidden as -30", "", "MASKED-SCORES-NOT-HIDDEN", ('* scale, -1.0e30)', '* scale, -30.0)'), ("p = tl.where(seen, tl.exp(s - now[:, None]), 0.0)", "p = tl.exp(s - now[:, None])")),
         ("masked before scaled", "odd_scales", "MASKED-BEFORE-SCALED", ("tl.dot(q, k, input_precision=\"ieee\") * scale, -1.0e30)", "tl.dot(q, k, input_precision=\"ieee\"), -1.0e30) * scale")),
     ),
     *of(

@@ -259,6 +259,9 @@ def not_aligned(counted: CountedPairs) -> Sighting | None:
 
 def wrong_pairs(counted: CountedPairs) -> Sighting | None:
     missing, extra = counted.missing, counted.extra
+    if extra.any() and (counted.masks[extra] == 2).all():
+        line, row = counted.mask_of(extra), one_row(counted, extra, "counted")
+        return Sighting("MASKED-SCORES-NOT-HIDDEN", line, located=True, row=row)
     if missing.any() and extra.any():
         return None  # `others.other_pairs` names both
     if extra.any():
@@ -278,10 +281,6 @@ def wrong_pairs(counted: CountedPairs) -> Sighting | None:
                 variant="of_weights",
                 part="value",
                 product=counted.product,
-            )
-        if (masks == 2).all():
-            return Sighting(
-                "MASKED-SCORES-NOT-HIDDEN", counted.mask_of(extra), located=True, row=row
             )
         if (masks == 0).all():
             line, variant = counted.scores_line, "not_masked"
