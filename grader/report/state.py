@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grader.base.text import clean
-from grader.spec.trace_record import SourceLine, TileRound, TraceRecord
+from grader.spec.trace_record import Shown, SourceLine, TileRound, TraceRecord
 
 _STATE, _CODE = 1200, 200
 
@@ -76,9 +76,14 @@ def _came_to(record: TraceRecord) -> str:
     above = [
         f"; {s.name} is larger than the largest score of the visible keys"
         for s in here.shown
-        if s.role == "maximum" and s.agrees is False and s.name not in part.names
+        if s.role == "maximum" and s.agrees is False and (s.name not in part.names or _is_larger(s))
     ]
     return f"{begins}: {wrong}{right}{''.join(above[:1])}"
+
+
+def _is_larger(shown: Shown) -> bool:
+    pairs = zip(shown.yours, shown.oracle or (), strict=False)
+    return any(float(own) > float(wanted) for own, wanted in pairs)
 
 
 def _listed(names: Sequence[str], one: str, several: str) -> str:
