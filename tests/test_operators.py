@@ -41,6 +41,23 @@ def found(compute, problem="p04", *, gradients=False, idle=False, layout=LAYOUT)
     return use and (use.kind, use.text.partition("; ")[0])
 
 
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda c, a, b: a @ b,
+        lambda c, a, b: torch.bmm(a, b, out=c),
+        lambda c, a, b: torch.baddbmm(c, a, b, out=c),
+        lambda c, a, b: c.baddbmm_(a, b),
+        lambda c, a, b: [c[n].addmm_(a[n], b[n]) for n in (0, 1)],
+    ],
+)
+def test_a_product_counts_in_place_and_with_out_too(product):
+    record = operators.OperatorAudit(opened(load_problem("p01")), __file__)
+    with record.noting(LAYOUT, {"gradients": False}):
+        product(torch.zeros(2, 3, 5), torch.ones(2, 3, 4), torch.ones(2, 4, 5))
+    assert record.multiply_adds == 2 * 3 * 4 * 5
+
+
 M, I = torch.arange(16.0).reshape(4, 4), torch.tensor([0, 1])  # noqa: E741
 INDEX = torch.zeros(4, 4, dtype=torch.int64)
 MASK = M > 3

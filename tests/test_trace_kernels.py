@@ -116,15 +116,6 @@ def test_a_mistake_behind_the_loop_is_said_to_be_there(problem, name, behind):
     assert "look at what comes behind the loop" in record.conclusion
 
 
-def test_a_mistake_in_what_joins_partial_results_is_not_said_to_be_behind_a_loop():
-    source = unusual("p03", "split keys")
-    wrong = source.replace("row_ids = split * num_rows + rows", "row_ids = rows")
-    assert wrong != source
-    record = trace("p03", wrong, "plain:1")
-    assert (record.result, record.parting) == ("wrong", None)
-    assert "at what joins their results" in record.conclusion
-
-
 DIVIDED = (
     (SUM, "old_sum = running_sum * rescale\n        running_sum = old_sum + tl.sum(p, 1)"),
     (

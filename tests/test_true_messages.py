@@ -15,6 +15,7 @@ from tests.harness import SEED, Judged, cases_of, edited, judge, model_answer, w
 from tests.mutants.forward import NEW_MAX
 from tests.shares import drawn
 from tests.tracing import trace
+from tests.trials import right_answers
 
 MASK = re.compile(r"^( +)if (?:not IS_EVEN|key_start >= full_end):.*\n(?:\1 {4}.*\n)+", re.M)
 OVER_QUERIES = NEW_MAX.replace("(scores, 1)", "(scores, 0)")
@@ -218,6 +219,18 @@ def test_a_maximum_of_scores_that_nobody_scaled_is_not_said_to_be_right():
 def test_a_maximum_over_hidden_keys_is_told_where_what_is_relative_to_it_goes_wrong():
     told = state(trace("p04", masked_late("p04"), "half:3"))
     assert "running_max is larger than the largest score of the visible keys" in told
+
+
+def test_a_maximum_that_makes_weights_of_fp16_tiny_is_named_and_not_their_rounding():
+    assert judged("p04", masked_late("p04"), "half").named == {"STATE-PARTS"}
+
+
+def test_a_mistake_in_what_joins_partial_results_is_not_said_to_be_behind_a_loop():
+    _, source = right_answers("unusual")["p03-split_keys"]
+    wrong = edited(source, ("row_ids = split * num_rows + rows", "row_ids = rows"))
+    record = trace("p03", wrong, "plain:1")
+    assert (record.result, record.parting) == ("wrong", None)
+    assert "at what joins their results" in record.conclusion
 
 
 def test_one_query_is_no_queries():

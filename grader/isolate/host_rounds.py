@@ -129,8 +129,6 @@ class HostRounds(DispatchMode):
         if (values != self._keys).any():
             self._write.row["mixed"] = 1 + int(values.min())
         taken = (weights != 0).numpy()
-        if weights.isneginf().any():  # what was hidden was weights, and no scores
-            self._mask, self._hidden = 0, None
         if self._hidden is not None:
             # A row without any visible key is NaN. The weight of a visible pair may underflow.
             taken = (taken & ~weights.isnan().numpy()) | ~self._hidden

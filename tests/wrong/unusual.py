@@ -70,6 +70,10 @@ WRONG = (
         ("half of the scores replaced", "plain", "OTHER-COLUMNS", ('tl.trans(k1), s, input', 'tl.trans(k1), input')),
     ),
     *of(
+        "p05-persistent",
+        ("state of the tile before on each multiprocessor", "batch_heads", "HEADS-APART", ('_kernel[(8,)]', '_kernel[(torch.cuda.get_device_properties(0).multi_processor_count,)]'), ('        m = tl.full((BLOCK_M,), -1.0e30, tl.float32)\n        total = tl.zeros((BLOCK_M,), tl.float32)\n', ''), ('    for work in', '    m = tl.full((BLOCK_M,), -1.0e30, tl.float32)\n    total = tl.zeros((BLOCK_M,), tl.float32)\n    for work in')),
+    ),
+    *of(
         "p05-launch_per_head",
         ("heads interleaved", "groups", "HEADS-INTERLEAVED", ('j * k.shape[1] // h', 'j % k.shape[1]')),
     ),

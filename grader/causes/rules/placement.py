@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Container
 
 from grader.causes.decide import Kind
 from grader.causes.rules import sums
@@ -53,10 +54,16 @@ def misplaced(case: Case, trace: Trace, result: Result) -> Sighting | None:
     return None
 
 
-def _met_apart(trace: Trace, side: str) -> set[int]:
-    """Return the numbers, from 1, of two rows of q or k that met as if they were one row."""
+def _met_apart(trace: Trace, side: str) -> Container[int]:
+    """Return the numbers, from 1, of rows of q or k that met others as if they were one row.
+
+    All, where what was made of two rows of q met: a state was left over from the tile before.
+    """
     (seen,) = trace.rows("apart")
-    of_keys = TAGGED[seen["one"]] in ("k", "v")
+    kinds = [TAGGED[seen[which]] for which in ("one", "other")]
+    if seen["other_row"] and kinds == [side, side] == ["q", "q"]:
+        return range(1, trace.shape.queries + 1)
+    of_keys = kinds[0] in ("k", "v")
     return {seen["row"], seen["other_row"]} - {0} if of_keys == (side == "k") else set()
 
 

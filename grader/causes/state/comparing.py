@@ -18,8 +18,9 @@ from grader.kernel.observers.rounds import Rounds
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
 
-# In scaled scores: weights relative to a maximum so much too large underflow, in a dot of fp16 much
-# earlier than elsewhere.
+# In scaled scores: how much too large a maximum does harm. In fp16 weights lose bits from its
+# smallest normal number on, 2**-14 = exp(-9.7), in fp32 and bf16 from 2**-126 = exp(-87) on, and
+# weights far below the largest much earlier.
 _FAR, _FAR_IN_FP16 = 60.0, 10.0
 ROLES = ("maximum", "sum", "accumulator")
 
