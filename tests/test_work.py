@@ -1,5 +1,6 @@
 """Counted work, through the real worker: what earns all, what earns none, when it is counted."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -183,7 +184,11 @@ def test_every_tile_visited_and_masked_earns_nothing(name):
     assert work_fraction(figures) == 0
     assert figures.multiply_adds.ratio >= figures.multiply_adds.naive_ratio > 1.5
     assert "o" in "".join(figures.tiles.rows)
-    assert score_work(figures, 1).reason
+    found = re.search(
+        r"visible pair: (.*), in the loop of line (\d+)$", score_work(figures, 1).reason
+    )
+    assert found[1] == {"p04": "after", "p06": "before"}[name] + " the visible keys"
+    assert source.splitlines()[int(found[2]) - 1].strip().startswith("for ")
 
 
 def test_keys_and_values_copied_for_each_query_head_earn_nothing():

@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from grader.checks.counted_pairs import accesses, counted_pairs, due_pairs, tile_map
+from grader.checks.waste import wasted_tiles
 from grader.kernel.observers.trace import SCORES, Counter, Trace
 from grader.spec.cases import Case
 from grader.spec.grade_record import Amount, WorkFigures
@@ -39,7 +40,7 @@ def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
         amounts = _rows(problem, problem.work, case, trace)
     else:
         amounts = _attention(problem, problem.work, case, trace)
-    counted = counted_pairs(problem.id, case, trace)
+    passes = [counted_pairs(problem.id, case, trace, name) for name in _passes(problem)]
     tile = _tiles(problem, case, trace)["out"] if case.rows is None else (0, 0)
     return WorkFigures(
         **amounts,
@@ -49,8 +50,13 @@ def count_work(problem: Problem, case: Case, trace: Trace) -> WorkFigures:
         launches=trace.count(Counter.LAUNCHES),
         programs=trace.count(Counter.PROGRAMS),
         shape=str(case),
-        tiles=tile_map(counted) if counted else None,
+        tiles=tile_map(passes[0]) if passes[0] else None,
+        waste=wasted_tiles(filter(None, passes)),
     )
+
+
+def _passes(problem: Problem) -> list[str]:
+    return [*_PASSES] if problem.gradients else ["out"]
 
 
 def disbelieved(problem: Problem, case: Case, trace: Trace) -> str | None:
@@ -180,7 +186,7 @@ def _rows(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[str, A
 def _tiles(problem: Problem, case: Case, trace: Trace) -> dict[str, tuple[int, int]]:
     """Return the size of the tiles, queries by keys, of each pass."""
     found = {}
-    for name in _PASSES if problem.gradients else ("out",):
+    for name in _passes(problem):
         counted = counted_pairs(problem.id, case, trace, name)
         size = counted.tile if counted else _guess(case, trace)
         found[name] = (_within(size[0]), _within(size[1]))

@@ -195,7 +195,7 @@ def score_work(figures: WorkFigures, possible: float) -> ComponentResult:
             reason = (
                 f"{amount.ratio:.2f}x the {kind} that are needed; full points up to"
                 f" {figures.full:g}x, none from {amount.naive_ratio:.2f}x on"
-            )
+            ) + (figures.waste and f"; {figures.waste}")
     return _passed(possible, earned, reason, figures)
 
 

@@ -268,7 +268,8 @@ class WorkFigures(Record):
 
     None where a kind does not apply. What is needed is counted with tiles of `tile_q` queries by
     `tile_k` keys, the kernel's own. All points at `full` times what is needed, none at naive's.
-    `trace` is what one program of that call held after each tile, where one was followed.
+    `trace` is what one program of that call held after each tile, where one was followed. `waste`
+    says which tiles were visited for nothing.
     """
 
     kind: Literal["work"] = "work"
@@ -282,6 +283,7 @@ class WorkFigures(Record):
     programs: int = 0
     shape: str = ""
     tiles: TileMap | None = None
+    waste: Text = ""
     trace: TraceRecord | None = None
 
     @property
