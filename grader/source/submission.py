@@ -150,10 +150,15 @@ class Source:
         return tuple(sorted(n for n in found if found[n] <= far))
 
     def reaches(self, spot: Spot, step: int) -> bool:
-        """Whether a line of a step helps to make what the line of a spot works with."""
+        """Whether a line of a step helps to make what the line of a spot works with.
+
+        Where given code was changed, only lines count that may make what is wrong there.
+        """
         tree = self.tree
         if tree is None or self.step_at(spot.line) == step:
             return tree is not None
+        if not self.keeps_given:
+            return step in map(self.step_making, self.fed_by(spot))
         found = lines_feeding(tree, Spot(spot.line), self.step_making, Follow.ALL)
         return any(self.step_making(n) == step for n in found)
 

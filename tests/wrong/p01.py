@@ -81,7 +81,7 @@ WRONG = (
         ('lse scaled', 'lse', 'OUTPUT-SCALED', (_LSE, 'row_lse = (running_max + running_sum.log()) * softmax_scale')),
         ('acc in fp16', 'half', '', (_NEW_ACC, _NEW_ACC + '.half().float()')),
         ('weights in fp16', 'plain', '', ('tile_matmul(weights.to(v.dtype), v_tile)', 'tile_matmul(weights.half().float().to(v.dtype), v_tile)')),
-        ('v not transposed heads', 'batch_heads', '', ('v_heads = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)', 'v_heads = q.flatten(0, 1), k.flatten(0, 1), v.transpose(0, 1).flatten(0, 1)')),
+        ('v not transposed heads', 'batch_heads', 'WRONG-KV-HEAD', ('v_heads = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)', 'v_heads = q.flatten(0, 1), k.flatten(0, 1), v.transpose(0, 1).flatten(0, 1)')),
         ('next head', 'batch_heads', 'WRONG-KV-HEAD', ('v_heads = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)', 'v_heads = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1).roll(1, 0)')),
         ('scale in fp16', 'plain head_dims', 'OTHER-SCALE', (_DEFAULT, _DEFAULT + '\n    softmax_scale = round(softmax_scale, 2)')),
         ('scale absolute', 'odd_scales', 'OTHER-SCALE', (_DEFAULT, _DEFAULT + '\n    softmax_scale = abs(softmax_scale)')),

@@ -49,7 +49,7 @@ WRONG = (
         ("one sum for all rows", "plain ragged_rows", "ROWS-ALIKE", (_SUM, "y_tile = tl.sum(tl.sum(acc, axis=1), axis=0) + tl.zeros((BLOCK_M,), tl.float32)")),
         ("y by the stride of x", "", "WRONG-STRIDE", (_STORE, _STORE.replace("row_ids,", "row_ids * stride_xm,"))),
         ("y of the tile", "", "ROWS-STORED-TWICE", (_STORE, _STORE.replace("row_ids,", "tl.arange(0, BLOCK_M),"))),
-        ("rows and cols exchanged", "", "LAST-COLUMNS-NEVER-READ", (_LAUNCH, _LAUNCH.replace("rows, cols", "cols, rows"))),
+        ("rows and cols exchanged", "", "ARGUMENTS-EXCHANGED", (_LAUNCH, _LAUNCH.replace("rows, cols", "cols, rows"))),
         ("stride of w from x", "", "WRONG-STRIDE", (_LAUNCH, _LAUNCH.replace("w.stride(0)", "x.stride(1)"))),
         ("accumulator added to itself", "", "COLUMNS-COUNTED-OTHERWISE", ("acc += products", "acc += acc + products")),
         ("x of 16 bits kept", "", "HALF-PRODUCTS", (_PRODUCTS, "products = (x_tile * w_tile[None, :]).to(tl.float32)")),
@@ -61,7 +61,7 @@ WRONG = (
         ("row by the column stride", "", "ROWS-NEVER-READ", ("row * stride_xm", "row * stride_xn")),
         ("grid of columns", "", "TILE-OUTSIDE", ("_row_kernel[(x.shape[0],)]", "_row_kernel[(x.shape[1],)]")),
         ("first block alone", "", "LAST-COLUMNS-NEVER-READ", (_LOOP, "range(0, BLOCK_N, BLOCK_N)", 2)),
-        ("y by the stride of x", "", "WRONG-STRIDE", ("tl.store(y_ptr + row, total", "tl.store(y_ptr + row * stride_xm, total")),
+        ("y by the stride of x", "", "TILE-OUTSIDE", ("tl.store(y_ptr + row, total", "tl.store(y_ptr + row * stride_xm, total")),
     ),
     *of(
         "p02-split_columns",
