@@ -47,7 +47,7 @@ WRONG = (
         ("x plus w", "", "OTHER-PRODUCTS", (_PRODUCTS, _PRODUCTS.replace(" * ", " + "))),
         ("maximum for sum", "", "", (_SUM, "y_tile = tl.max(acc, axis=1)")),
         ("one sum for all rows", "plain ragged_rows", "ROWS-ALIKE", (_SUM, "y_tile = tl.sum(tl.sum(acc, axis=1), axis=0) + tl.zeros((BLOCK_M,), tl.float32)")),
-        ("y by the stride of x", "", "WRONG-STRIDE", (_STORE, _STORE.replace("row_ids,", "row_ids * stride_xm,"))),
+        ("y by the stride of x", "plain", "WRONG-STRIDE", (_STORE, _STORE.replace("row_ids,", "row_ids * stride_xm,"))),
         ("y of the tile", "", "ROWS-STORED-TWICE", (_STORE, _STORE.replace("row_ids,", "tl.arange(0, BLOCK_M),"))),
         ("rows and cols exchanged", "", "ARGUMENTS-EXCHANGED", (_LAUNCH, _LAUNCH.replace("rows, cols", "cols, rows"))),
         ("stride of w from x", "", "WRONG-STRIDE", (_LAUNCH, _LAUNCH.replace("w.stride(0)", "x.stride(1)"))),
