@@ -40,9 +40,9 @@ _INCLUDES = {
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
 }
-# Consequences of a wrong running maximum, which is named in place of them where it is known: where
-# it is too large, weights become so small that rounding alone makes them wrong.
-_OF_A_MAXIMUM = {"OPERANDS-ROUNDED", "OTHER-KEYS"}
+# By what is wrong with a state, consequences in place of which it is named. Where a maximum is too
+# large, weights become so small that rounding alone makes them wrong.
+_OF_A_STATE = {"maximum": {"OPERANDS-ROUNDED", "OTHER-KEYS"}, "in_no_tile": {"OTHER-KEYS"}}
 # Wrong pairs of a query and a key: the name where no rule of a mask explains them, and the others.
 _ANY_PAIRS = "OTHER-PAIRS"
 _OF_PAIRS = {
@@ -168,8 +168,8 @@ class Casebook:
         if 2 * len(explained & self._to_fit.keys()) < len(self._to_fit):
             found += self._hypotheses(self._fitted())
             named = decide(found, self._wrong, self._failed)
-        lost = any(state.variant == "maximum" for state in self._states.values())
-        follows = lost and {found.id for found, _ in named} <= _OF_A_MAXIMUM
+        follow = (_OF_A_STATE.get(state.variant, set()) for state in self._states.values())
+        follows = {found.id for found, _ in named} <= {id for ids in follow for id in ids}
         # A state that goes wrong in a plain case has no cause that shows in other cases alone.
         parts = {place for place in self._states if place[0] == PLAIN}
         aside = parts and not any(place[0] == PLAIN for _, cases in named for place in cases)

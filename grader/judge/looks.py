@@ -76,7 +76,9 @@ class Looks:
         sighting = None if of_dot else of_rounding
         sighting = sighting or _overflow(session, called)
         evidence = self.watched(session, called)
-        trace, report, place = evidence.trace, self._report(called, evidence), _place(called)
+        # The rounding explains a state that is wrong by no more than it.
+        report = self._report(called, evidence, found.dtype if found and of_dot else "")
+        trace, place = evidence.trace, _place(called)
         state = _state(called, report)
         if state is not None:
             self._casebook.add_state(place, state)
@@ -122,7 +124,10 @@ class Looks:
             lenient = {"traced": True, "lenient": True}
             traces = ((way, session.call(case, called.inputs, way, **lenient)) for way in ways)
             causes = (astray(case, seen.trace, way) for way, seen in traces if seen.trace)
-            self._faults[line] = next(filter(None, causes), None)
+            found = next(filter(None, causes), None)
+            # What this line stores outside is left out, and its rows are then stored by nobody.
+            is_left_out = found is not None and found.family == "grid" and found.line == line
+            self._faults[line] = None if is_left_out else found
         seen, fault = self._faults.get(line), outside(how, line, of)
         if seen is not None:
             self._casebook.add_raced(place, seen)
@@ -159,12 +164,16 @@ class Looks:
             self._followed = True  # what fails once may fail each time
         return session.call(case, inputs, names, traced=True)
 
-    def _report(self, called: Called, evidence: CallEvidence) -> ProgramReport | None:
-        """Return the report of the program that was followed, None if none was."""
+    def _report(self, called: Called, evidence: CallEvidence, rounded: str) -> ProgramReport | None:
+        """Return the report of the program that was followed, None if none was.
+
+        Nor if `rounded`, the dtype of a wrong rounding, explains what its state differs by.
+        """
         if evidence.rounds is None:
             return None
         self._followed = True
-        return called.report(evidence)
+        report = called.report(evidence, rounded=rounded)
+        return report if report.part or not rounded else None
 
 
 def _place(called: Called) -> Place:

@@ -150,11 +150,15 @@ class Source:
         return tuple(sorted(n for n in found if found[n] <= far))
 
     def reaches(self, spot: Spot, step: int) -> bool:
-        """Whether a line of a step helps to make what the line of a spot works with."""
+        """Whether a line of a step helps to make what the line of a spot works with.
+
+        Where given code was changed, what lies behind the nearest lines of steps says nothing.
+        """
         tree = self.tree
         if tree is None or self.step_at(spot.line) == step:
             return tree is not None
-        found = lines_feeding(tree, Spot(spot.line), self.step_making, Follow.ALL)
+        follow = Follow.ALL if self.keeps_given else Follow.NEAREST
+        found = lines_feeding(tree, Spot(spot.line), self.step_making, follow)
         return any(self.step_making(n) == step for n in found)
 
     def statement_of_step(

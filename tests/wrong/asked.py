@@ -17,7 +17,7 @@ WRONG = (
     *of(
         "p03-scores_transposed",
         ("fade not in the sum", "", "RESCALE-SUM-MISSING", ('den = den * fade + tl.sum(p_t, axis=0)', 'den = den + tl.sum(p_t, axis=0)')),
-        ("reduced over queries", "", "", ('now = tl.maximum(top, tl.max(s_t, 0))', 'now = tl.maximum(top, tl.max(tl.max(s_t, 0), 0))')),
+        ("reduced over queries", "", "STATE-PARTS", ('now = tl.maximum(top, tl.max(s_t, 0))', 'now = tl.maximum(top, tl.max(tl.max(s_t, 0), 0))')),
         ("lse of the scaled sum only in log2", "", "LSE-BASE-2", ('(top + tl.log2(den)) * 0.6931471805599453', 'top + tl.log2(den)')),
     ),
     *of(
@@ -32,7 +32,7 @@ WRONG = (
         ("lse from the new tile", "", "LSE-WITHOUT-MAX", ('mx + tl.log(z), mask=r < T', 'tl.log(z), mask=r < T')),
         ("rescale by exp2", "", "TILE-SHARES", ('    new = tl.maximum(mx, tl.max(s, axis=1))\n    alpha = tl.exp(mx - new)\n    e = tl.exp(s - new[:, None])', '    new = tl.maximum(mx, tl.max(s, axis=1))\n    alpha = tl.exp2(mx - new)\n    e = tl.exp(s - new[:, None])')),
         ("q rows of the wrong tile", "plain", "QUERIES-NEVER-LOADED WRONG-STRIDE", ('Q + b * qb + h * qh + r[:, None] * qt', 'Q + b * qb + h * qh + (r[:, None] - r[:, None] % BC) * qt')),
-        ("v of the key after", "", "MASK-TOO-WIDE", ('v_ptrs = V + b * vb + g * vh + n[:, None] * vt', 'v_ptrs = V + b * vb + g * vh + (n[:, None] + 1) * vt')),
+        ("v of the key after", "", "TILE-OUTSIDE", ('v_ptrs = V + b * vb + g * vh + n[:, None] * vt', 'v_ptrs = V + b * vb + g * vh + (n[:, None] + 1) * vt')),
         ("p not rounded as v", "", "ROUNDED-TO-16-BITS", ('o += tl.dot(e.to(v.dtype), v', 'o += tl.dot(e.to(tl.float16).to(v.dtype), v')),
         ("group by ceil", "", "WRONG-KV-HEAD", ('g = h * KVH // H', 'g = (h * KVH + H - 1) // H')),
     ),

@@ -37,7 +37,7 @@ WRONG = (
         ('second tile on', 'plain', 'KEYS-NEVER-VISITED OTHER-KEYS', (_LOOP, 'range(BLOCK_N, seqlen_k, BLOCK_N)')),
         ('all but the last tile', 'plain', 'KEYS-NEVER-VISITED OTHER-KEYS LAST-KEY-TILE-DROPPED', (_LOOP, 'range(0, seqlen_k - BLOCK_N, BLOCK_N)')),
         ('weights with the old max', 'plain', 'WEIGHTS-INFINITE', (WEIGHTS + 'new_max', 'p = tl.exp2(scores * scale_log2 - running_max')),
-        ("acc in 16 bits", "ieee", "", (ACC, ACC + ".to(tl.float16).to(tl.float32)")),
+        ("acc in 16 bits", "ieee", "ROUNDED-TO-16-BITS", (ACC, ACC + ".to(tl.float16).to(tl.float32)")),
         ("lse in base 2", "lse", "LSE-BASE-2", (LSE, "lse = running_max + tl.log2(running_sum)")),
         ('lse mixed', 'lse', 'LSE-SUM-IN-LOG2', (LSE, 'lse = running_max * LN_2 + tl.log2(running_sum)')),
         ('lse log of base 2 max', 'lse', 'LSE-LOG-SCALED LSE-UNITS-MIXED', (LSE, 'lse = running_max + tl.log(running_sum)')),

@@ -109,7 +109,7 @@ WRONG = (
         ("head of the group by num_kv_heads", "", "WRONG-KV-HEAD", (_HEAD, "q_head = member * num_kv_heads + kv_head")),
         ("head of the group without kv head", "", "WRONG-KV-HEAD", (_HEAD, "q_head = member")),
         ("dout of the first head", "", "HEADS-APART", ("head_dout_ptr = dout_ptr + q_head * dout_strides[1]", "head_dout_ptr = dout_ptr + kv_head * group_size * dout_strides[1]")),
-        ("delta of the kv head", "", "HEADS-APART", ("head_delta_ptr = delta_ptr + q_head * seqlen", "head_delta_ptr = delta_ptr + kv_head * seqlen")),
+        ("delta of the kv head", "", "HEADS-APART GROUP-DELTA-FIRST-HEAD", ("head_delta_ptr = delta_ptr + q_head * seqlen", "head_delta_ptr = delta_ptr + kv_head * seqlen")),
         ("dk begun anew for each head", "", "GROUP-SUM-MISSING-DK", ("    for member in range(group_size):\n", "    for member in range(group_size):\n        dk = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)\n")),
         ("last head left out", "", "DV-ZERO HEADS-LEFT-OUT NO-PRODUCT", ("range(group_size)", "range(group_size - 1)")),
         ("gradients returned k first", "plain", "DQ-DK-SWAPPED", (_RETURN, "return dk, dq, dv, None")),

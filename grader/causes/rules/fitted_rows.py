@@ -148,6 +148,8 @@ def _other_keys(rows: Rows) -> Sighting | None:
 
 def _as_keys(rows: Rows, counts: torch.Tensor, groups: torch.Tensor) -> Sighting | None:
     """Find rows that are attention over other keys: groups are left out or counted twice."""
+    if not bool((counts.nan_to_num(0.0).abs() > _SAME).any()):
+        return None  # zeros in place of a whole result say nothing of keys
     weights = rows.weights * rows.visible
     shares = weights @ groups.double().T
     times = []

@@ -34,7 +34,7 @@ def astray(case: Case, trace: Trace, names: tuple[str, ...]) -> Sighting | None:
     return (
         placement.misplaced(case, trace, result)
         or pointers.strides(case, trace)
-        or pointers.heads(case, trace, result)
+        or pointers.heads(case, trace, result, alone=True)
         or pointers.heads_apart(trace)
     )
 

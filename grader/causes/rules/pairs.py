@@ -274,6 +274,9 @@ def wrong_pairs(counted: CountedPairs) -> Sighting | None:
             return None
         row = one_row(counted, extra, "counted")
         masks = counted.masks[extra]
+        bare = counted.line_in("bare") if counted.product != "out" and not masks.any() else 0
+        if bare:
+            return Sighting("NO-WEIGHTS", bare, located=True, product=counted.product)
         if not counted.trace.arrays["visits"][list(counted.kernels)].any():
             return Sighting(
                 "PRODUCT-LEFT-OUT",
@@ -291,8 +294,6 @@ def wrong_pairs(counted: CountedPairs) -> Sighting | None:
             ):
                 line, variant = counted.mask_line, "not_of_the_product"
             elif counted.product != "out":
-                if bare := counted.line_in("bare"):
-                    return Sighting("NO-WEIGHTS", bare, located=True, product=counted.product)
                 line = counted.product_line
                 variant = "of_queries_not_masked" if counted.over_queries else "not_masked_for_dq"
         else:

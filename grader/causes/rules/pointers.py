@@ -32,7 +32,11 @@ def elsewhere(
     )
 
 
-def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
+def heads(case: Case, trace: Trace, result: Result, *, alone: bool = False) -> Sighting | None:
+    """Find a query head that reads K or V of a wrong head; `alone`: of wrong heads only.
+
+    A pointer that runs past the end of its head is at the next one, too.
+    """
     group = case.num_q_heads // case.num_kv_heads
     for operand in ("k", "v"):
         if any(row["misaligned"] for row in accesses(trace) if row["name"] == operand):
@@ -42,7 +46,7 @@ def heads(case: Case, trace: Trace, result: Result) -> Sighting | None:
             batch, q_head = divmod(q_plane, case.num_q_heads)
             due = batch * case.num_kv_heads + q_head // group
             got = np.flatnonzero(read[q_plane])
-            if not got.size or set(got.tolist()) == {due}:
+            if not got.size or set(got.tolist()) == {due} or (alone and due in got):
                 continue
             wrong = next(int(g) for g in got if g != due)
             wrong_batch, wrong_head = divmod(wrong, case.num_kv_heads)
@@ -147,8 +151,18 @@ def _between_rows(rows: list[dict[str, int]]) -> Sighting | None:
         due = row["across"] == row["stride"] and row["along"] == row["column_stride"]
         if row["misaligned"] and due and row["size"] > 1 and row["name"] in ("q", "k", "v", "dout"):
             name, line = row["name"], row["line"]
-            return Sighting("READ-OUTSIDE", line, variant="between_rows", part="pointer", name=name)
+            return _without_stride(row) or Sighting(
+                "READ-OUTSIDE", line, variant="between_rows", part="pointer", name=name
+            )
     return None
+
+
+def _without_stride(row: dict[str, int]) -> Sighting | None:
+    """Find a pointer that moves from tile to tile by as many elements as a tile has rows."""
+    name, size, stride = row["name"], row["size"], row["stride"]
+    if not size or abs(row["step"]) != size or stride == 1:
+        return None
+    return Sighting("POINTER-WITHOUT-STRIDE", row["line"], name=name, size=size, stride=stride)
 
 
 def never_read(case: Case, trace: Trace) -> Sighting | None:
@@ -191,15 +205,10 @@ def pointers(counted: CountedPairs) -> Sighting | None:
     if not counted.missing.any() and not counted.trace.count(Counter.MISMATCHED):
         return None
     for row in repeated(counted.trace, "k", "v"):
-        name, step, size, stride = row["name"], row["step"], row["size"], row["stride"]
-        if not size:
-            continue
-        if step == 0:
-            return stands_still(row, f"{size} rows", "rows", "row stride")
-        if step == size != size * stride:
-            return Sighting(
-                "POINTER-WITHOUT-STRIDE", row["line"], name=name, size=size, stride=stride
-            )
+        if row["size"] and row["step"] == 0:
+            return stands_still(row, f"{row['size']} rows", "rows", "row stride")
+        if found := _without_stride(row):
+            return found
     return None
 
 

@@ -66,25 +66,28 @@ class Compared:
 
 @np.errstate(all="ignore")  # what a wrong kernel holds may be infinite, or no number
 def compare(
-    problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool
+    problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool, dtype: str
 ) -> Compared:
-    """Compare rounds with the reference; `part` is None unless the queries' result is `wrong`."""
+    """Compare rounds with the reference; `part` is None unless the queries' result is `wrong`.
+
+    `dtype` says how precise what is multiplied is.
+    """
     oracle = oracle_of(problem_id, case, inputs, rounds)
     segments = rounds.column("segment")
-    tolerance = TOLERANCES[case.dtype]
+    tolerance = TOLERANCES.get(dtype, TOLERANCES[case.dtype])  # replies may hold anything
     roles = tuple(
         find_roles(rounds, oracle, where, tolerance) if len(where) else Roles()
         for where in (np.flatnonzero(segments == s).tolist() for s in range(segments.max() + 1))
     )
     why_not = _why_not(rounds, oracle)
+    far = _FAR_IN_FP16 if dtype == "fp16" else _FAR
     status = tuple(
         {
-            name: _status(getattr(roles[segments[r]], name), r, rounds, incomparable=bool(why_not))
+            name: None if why_not else _status(roles[segments[r]], name, r, rounds, far)
             for name in ROLES
         }
         for r in range(len(rounds))
     )
-    far = _FAR_IN_FP16 if case.dtype == "fp16" else _FAR
     part = None if why_not or not wrong else _part(rounds, roles, status, far)
     if part is not None and oracle.other_head is not None and part.round >= oracle.other_head:
         part = None  # keys of another head explain it
@@ -106,9 +109,12 @@ def _why_not(rounds: Rounds, oracle: Oracle) -> str:
     return ""
 
 
-def _status(role: Role | None, r: int, rounds: Rounds, *, incomparable: bool) -> bool | None:
-    if role is None or incomparable or not role.variable.present[r] or not role.comparable:
+def _status(roles: Roles, name: str, r: int, rounds: Rounds, far: float) -> bool | None:
+    role: Role | None = getattr(roles, name)
+    if role is None or not role.variable.present[r] or not role.comparable:
         return None
+    if role.known is Known.SUM and not _harms(roles, r, far):
+        return None  # while the sum is right, any number does that is not far too large
     if role.agrees[r].all():
         return True
     return False if rounds.column("ended")[r] else None
@@ -166,4 +172,6 @@ def _harms(roles: Roles, r: int, far: float) -> bool:
     wrong = ~role.agrees[r]
     values, wanted = role.variable.values[r][wrong], role.wanted[r][wrong]
     is_far = values > wanted + far * (roles.unit or 1.0)
+    if role.known is Known.SUM:
+        return bool(is_far.any())
     return bool((np.isnan(values) | (values < wanted) | is_far).any())

@@ -8,6 +8,7 @@ by the products in it, or because no other is left, and only if it is the only s
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -65,6 +66,8 @@ class _Finder:
     def find(self) -> Roles:
         """Return all roles that can be identified."""
         roles = self._maximum()
+        if roles.unit is None:
+            roles = self._subtracted() or roles
         maximum = roles.maximum
         vectors = [v for v in self.rounds.vectors if maximum is None or v is not maximum.variable]
         readings = self._readings(maximum, roles.unit)
@@ -161,6 +164,17 @@ class _Finder:
                 role = self.measure.maximum(variable, unit)
                 role = dataclasses.replace(role, known=Known.FACTOR)
                 return Roles(role, unit=unit, factor=middle / unit)
+        return None
+
+    def _subtracted(self) -> Roles | None:
+        """Return as the maximum what a sum is relative to, in the unit that makes it so."""
+        carried = [v for v in self.rounds.vectors if v.carried]
+        for variable, unit in itertools.product(carried, self.measure.units()):
+            relative = tuple(variable.values.astype(np.float64) / unit)
+            sums = (self.measure.sum(v, relative) for v in carried if v is not variable)
+            if any(role.right_rounds(self.where) for role in sums):
+                role = self.measure.maximum(variable, unit)
+                return Roles(dataclasses.replace(role, known=Known.SUM), unit=unit)
         return None
 
     def _called_maximum(self) -> Roles:

@@ -65,8 +65,13 @@ class Called:
         lines = self.source.num_lines
         return RoundsShape.of(self.case, lines, row=self._worst()[0], program=program)
 
-    def report(self, followed: CallEvidence, program: Ids | None = None) -> ProgramReport:
-        """Compare the evidence of the call that followed a program with the oracle."""
+    def report(
+        self, followed: CallEvidence, program: Ids | None = None, rounded: str = ""
+    ) -> ProgramReport:
+        """Compare the evidence of the call that followed a program with the oracle.
+
+        `rounded` is the dtype that operands of dots are known to be rounded to.
+        """
         problem, case, rounds = self.problem, self.case, followed.rounds
         failure, worst = self.failure or outcome.of_call(followed, problem.signature), self._worst()
         record = functools.partial(
@@ -83,7 +88,9 @@ class Called:
         if rounds is None or not (rounds.queries >= 0).any():
             return ProgramReport(record(conclusion=_nothing_seen(problem, case, worst[0], program)))
         wrong = self._are_wrong(rounds.queries)
-        compared = compare(problem.id, case, self.inputs, rounds, wrong=wrong)
+        compared = compare(
+            problem.id, case, self.inputs, rounds, wrong=wrong, dtype=rounded or case.dtype
+        )
         corner = program_record.Corner.of(case, rounds, compared, worst)
         tiles = program_record.rounds_of(case, self.source, rounds, compared, corner, wrong=wrong)
         failed, trace, pairs = failure is not None, followed.trace, None

@@ -31,6 +31,7 @@ class Known(enum.Enum):
     NUMBERS = "its numbers"  # it agreed with the reference in the first round
     FACTOR = "a factor"  # it is the maximum times a factor that no unit has
     UNIT = "its unit"  # it is the maximum in a unit, and is subtracted in another one
+    SUM = "a sum that is relative to it"  # a maximum
     NAME = "its name"
     PRODUCTS = "the products in it"  # of weights with V
     REST = "the others, which are known"
