@@ -333,6 +333,11 @@ def test_another_term_than_the_sink_logit_is_told(make, words: str) -> None:
         ),
         (lambda x, w: (x * w).sum(1) + 7.0, "ROWS-OFFSET", "every row of y is 7 too large"),
         (lambda x, w: (x * w).sum(1).roll(1), "ROWS-ELSEWHERE", "row 0 of y is the sum of row"),
+        (
+            lambda x, w: (x * w).sum(1).unflatten(0, (-1, 16)).cumsum(0).flatten(),
+            "ROWS-ELSEWHERE",
+            "row 16 of y is the sum of rows 0 and 16 of x",
+        ),
         (lambda x, w: (x * w).sum().expand(len(x)), "ROWS-ALIKE", "the sum over all of them"),
         (lambda x, w: (x * w).half().double().sum(1), None, ""),
         (lambda x, w: (x * w * w).sum(1), None, ""),

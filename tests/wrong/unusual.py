@@ -38,6 +38,7 @@ WRONG = (
     ),
     *of(
         "p02-clamped_while",
+        ("sum not reset for the next rows", "plain", "ROWS-ELSEWHERE", ('        total = tl.zeros((R,), tl.float32)\n        c =', '        c ='), ('    while first < rows:', '    total = tl.zeros((R,), tl.float32)\n    while first < rows:')),
         ("last column counted again", "ragged_cols", "LAST-COLUMN-COUNTED-AGAIN", ('tl.where((c + col < cols)[None, :], xs * ws[None, :], 0.0)', 'xs * ws[None, :]')),
         ("summed in 16 bits", "products long_rows", "HALF-ACCUMULATED HALF-PRODUCTS", ('sxn).to(tl.float32)', 'sxn)'), ('c_in * sw).to(tl.float32)', 'c_in * sw)')),
     ),

@@ -32,6 +32,7 @@ def fitted(wrong: Outputs) -> Sighting | None:
     return (
         _alike(y, truth)
         or _rows_of_others(wrong.got["y"], wrong.expected)
+        or _left_over(wrong.got["y"], wrong.expected)
         or _one_number_more(x, off)
         or _columns(x * w, y, off)
     )
@@ -62,8 +63,7 @@ def _alike(y: torch.Tensor, truth: torch.Tensor) -> Sighting | None:
 def _rows_of_others(y: torch.Tensor, expected: Expected) -> Sighting | None:
     """Find rows of y that are the right sums of other rows."""
     truth = expected.truth["y"]
-    nearest = (y.double()[:, None] - truth[None, :]).abs().argmin(1)
-    own = torch.arange(len(y))
+    nearest, own = _nearest(y.double(), truth), torch.arange(len(y))
     if bool((nearest == own).all()) or len(nearest.unique()) < min(len(y), _FEWEST):
         return None
     if bool((element_errors("y", y, expected, around=truth[nearest]) > 1.0).any()):
@@ -76,6 +76,27 @@ def _rows_of_others(y: torch.Tensor, expected: Expected) -> Sighting | None:
         number=int((nearest != own).sum()),
         rows=len(y),
     )
+
+
+def _left_over(y: torch.Tensor, expected: Expected) -> Sighting | None:
+    """Find rows of y to which that of an earlier tile of the same program was added."""
+    wrong, truth = element_errors("y", y, expected) > 1.0, expected.truth["y"]
+    first = int(wrong.int().argmax())
+    if first == 0 or not bool(wrong[first:].all()):
+        return None
+    around = truth + torch.nn.functional.pad(y.double()[:-first], (first, 0))
+    if bool((element_errors("y", y, expected, around=around) > 1.0).any()):
+        return None
+    return by_numbers("ROWS-ELSEWHERE", variant="left_over", row=first, other=0, number=first)
+
+
+def _nearest(values: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Return the index of the number of `truth` that is nearest to each of `values`."""
+    ascending, order = truth.sort()
+    above = torch.searchsorted(ascending, values).clamp(max=len(truth) - 1)
+    below = (above - 1).clamp(min=0)
+    is_below = (values - ascending[below]).abs() <= (values - ascending[above]).abs()
+    return order[torch.where(is_below, below, above)]
 
 
 def _one_number_more(x: torch.Tensor, off: torch.Tensor) -> Sighting | None:
