@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
+
+import torch
 
 from grader.causes.outputs import Outputs
 from grader.causes.rules import fitted_gradients, fitted_rows, fitted_sums
 from grader.causes.rules.fitted_logits import other_logit
 from grader.causes.rules.head import NAMES
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import Sighting, by_numbers
+from grader.checks.correctness import element_errors
 
 _FEWEST_ROWS = 4  # of x
 _MOST_KEYS = 1024
 _GRADIENTS = (*NAMES, "dsink_logits")
+_AXES = ("batch", "heads", "seqlen", "head_dim")
 
 
 def fittable(wrong: Outputs) -> bool:
@@ -31,12 +36,43 @@ def fitted(wrong: Outputs) -> Sighting | None:
     """Return what a wrong result is made of, if a few fitted numbers explain it."""
     if wrong.case.rows is not None:
         return fitted_sums.fitted(wrong)
-    found = None
-    if _are_there(wrong, ["out"]):
+    found = _in_other_places(wrong)
+    if found is None and _are_there(wrong, ["out"]):
         found = other_logit(wrong) or fitted_rows.fitted(wrong)
     if found is None and _are_there(wrong, _GRADIENTS):
         found = fitted_gradients.fitted(wrong)
     return found
+
+
+def _in_other_places(wrong: Outputs) -> Sighting | None:
+    """Find a result whose numbers are the right ones, in another order."""
+    for name in ("out", *NAMES):
+        if name not in wrong.expected.truth or not _are_there(wrong, [name]):
+            continue
+        got, truth = wrong.got[name], wrong.expected.truth[name]
+        if _is_right(wrong, name, truth):
+            continue
+        alike = torch.empty(truth.numel(), dtype=truth.dtype)
+        alike[got.flatten().argsort()] = truth.flatten().sort().values
+        if not _is_right(wrong, name, alike.view(truth.shape)):
+            continue
+        for axes in itertools.permutations(range(len(_AXES))):
+            if _is_right(wrong, name, truth.permute(axes).reshape(truth.shape)):
+                return by_numbers(
+                    "OUTPUT-REORDERED",
+                    variant="permuted",
+                    name=name,
+                    memory=", ".join(_AXES[axis] for axis in axes),
+                    read=", ".join(_AXES),
+                )
+        moved, number = int((element_errors(name, got, wrong.expected) > 1.0).sum()), got.numel()
+        return by_numbers("OUTPUT-REORDERED", name=name, moved=moved, number=number)
+    return None
+
+
+def _is_right(wrong: Outputs, name: str, expected: torch.Tensor) -> bool:
+    errors = element_errors(name, wrong.got[name], wrong.expected, around=expected)
+    return not bool((errors > 1.0).any())
 
 
 def _are_there(wrong: Outputs, names: Iterable[str]) -> bool:
