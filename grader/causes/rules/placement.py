@@ -131,7 +131,7 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     return Sighting(
         "HEADS-APART" if heads else "ROWS-APART",
         seen["line"],
-        variant="left_over" if kinds in (("q", "q"), ("k", "k")) else "",
+        variant="left_over" if kinds[0] == kinds[1] != STATISTIC else "",  # lse and delta are two
         pointer=names[0],
         one=names[0],
         other=names[1],
