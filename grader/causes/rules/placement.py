@@ -8,6 +8,7 @@ from collections.abc import Container
 from grader.causes.decide import Kind
 from grader.causes.rules import sums
 from grader.causes.rules.sighting import Result, Sighting, line_of
+from grader.checks.outcome import CaseOutcome
 from grader.kernel.observers.trace import (
     GRADIENTS,
     OUTPUTS,
@@ -101,6 +102,15 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
             whole=whole,
         )
     return None
+
+
+def updated(remark: CaseOutcome | None) -> Sighting | None:
+    """Find programs that load, change and store the same elements, in what a call remarks."""
+    if remark is None or not remark.update:
+        return None
+    name, kind = remark.headline.rpartition(" ")[2], Kind.PROVED
+    form = {"variant": "of_updates", "name": name, "what": remark.extent}
+    return Sighting("LAST-STORE-WINS", remark.line, kind=kind, **form)
 
 
 def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
