@@ -17,7 +17,7 @@ from grader.causes.known_mistakes import KnownMistakes, Recompute
 from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.others import exchanged
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import LEFT_TO_ANOTHER, Sighting
 from grader.source.feeding import Follow, Spot
 from grader.source.submission import Source
 from grader.spec.cases import Case
@@ -39,6 +39,9 @@ _INCLUDES = {
     "TILE-SHARES": {"OTHER-KEYS", "SINK-SHARES"},
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
+    # Which of two loops is at fault shows in a case in which one of them alone misses keys.
+    "KEYS-NEVER-VISITED": {LEFT_TO_ANOTHER},
+    "VISIBLE-KEYS-MASKED": {LEFT_TO_ANOTHER},
 }
 # Consequences of a wrong running maximum, which is named in place of them where it is known: where
 # it is too large, weights become so small that rounding alone makes them wrong.
@@ -47,6 +50,7 @@ _OF_A_MAXIMUM = {"OPERANDS-ROUNDED", "OTHER-KEYS"}
 _ANY_PAIRS = "OTHER-PAIRS"
 _OF_PAIRS = {
     "KEYS-AFTER-THE-QUERY", "KEYS-BEFORE-THE-WINDOW", "KEYS-NEVER-VISITED", "VISIBLE-KEYS-MASKED",
+    LEFT_TO_ANOTHER,
 }  # fmt: skip
 
 

@@ -76,7 +76,7 @@ WRONG = (
         ("factors of exp2", "", "SINK-SHARES", ("a, c = tl.exp(top - both), tl.exp(sink_top - both)", "a, c = tl.exp2(top - both), tl.exp2(sink_top - both)")),
         ("averaged", "", "OUTPUT-SCALED", ("out = (acc * a[:, None] + sink_acc * c[:, None]) / total[:, None]", "out = (acc / den[:, None] + sink_acc / tl.maximum(sink_den, 1e-30)[:, None]) / 2")),
         ("lse of the window", "", "", ("both + tl.log(total), mask", "top + tl.log(tl.where(m < N, den, 1.0)), mask")),
-        ("loop of sinks short", "", "KEYS-NEVER-VISITED VISIBLE-KEYS-MASKED", (_RANGE, "range(0, tl.minimum(S, lo - W), BS)")),
+        ("loop of sinks short", "", "KEYS-NEVER-VISITED", (_RANGE, "range(0, tl.minimum(S, lo - W), BS)")),
         ("loop of sinks in other steps", "", "KEYS-NEVER-VISITED", (_RANGE, "range(0, tl.minimum(S, hi - W), BN)")),
         ("first tile of sinks alone", "", "KEYS-NEVER-VISITED", (_RANGE, "range(0, tl.minimum(tl.minimum(S, hi - W), BS), BS)")),
     ),

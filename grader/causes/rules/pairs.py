@@ -356,7 +356,7 @@ def _missing(counted: CountedPairs) -> Sighting | None:
     masked = counted.met & missing  # else its weights met other rows than those of its keys
     every = bool((masked == missing).all())
     other = left_to(counted)
-    if other.any() and hides(counted, other):
+    if other.any() and (hides(counted, other) or (missing & ~visited).any()):
         return Sighting(
             "KEYS-NEVER-VISITED",
             counted.line_of(counted.taken_at, counted.taken & other),

@@ -108,9 +108,14 @@ def updated(remark: CaseOutcome | None) -> Sighting | None:
     """Find programs that load, change and store the same elements, in what a call remarks."""
     if remark is None or not remark.update:
         return None
-    name, kind = remark.headline.rpartition(" ")[2], Kind.PROVED
-    form = {"variant": "of_updates", "name": name, "what": remark.extent}
-    return Sighting("LAST-STORE-WINS", remark.line, kind=kind, **form)
+    return Sighting(
+        "LAST-STORE-WINS",
+        remark.line,
+        kind=Kind.PROVED,
+        variant="of_updates",
+        name=remark.headline.rpartition(" ")[2],
+        what=remark.extent,
+    )
 
 
 def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
