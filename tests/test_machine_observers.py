@@ -105,8 +105,8 @@ def test_a_race_is_told_of_the_results_that_it_reaches(observed: Any) -> None:
     rows[(4,)](y, of_y, 8, 8, 8, "store")
     rows[(4,)](z, of_z, 8, 8, 8, "store")
     results = {"x": x, "y": y, "z": z, "of_y": of_y, "of_z": of_z}
-    ((line, text, both_update, names),) = watch.races_of(results)
-    assert names == ["z", "of_z"] and "race for z" in text and not both_update
+    ((line, text, does, names),) = watch.races_of(results)
+    assert names == ["z", "of_z"] and "race for z" in text and does == "stores to"
     assert "tl.store(z + i, v)" in Path(__file__).read_text("utf-8").splitlines()[line - 1]
     assert not watch.races_of({"x": x, "y": y, "of_y": of_y})
     both[(4,)](x, of_y, y, 8)  # another one, and the first still reaches what it reached

@@ -112,7 +112,7 @@ class CaseOutcome:
     spot: Spot | None = None  # where it shows, if the mistake may lie in another step
     looping: bool = False  # the line is where the call was stopped: any line of a loop
     wrong: tuple[str, ...] = ()  # outputs that it may make wrong, all where it is empty
-    update: bool = False  # it is a race of programs that load, change and store one element
+    does: str = ""  # what a program of a race does to the element: "reads", "stores to", "changes"
 
 
 def pointer_of(reply: Reply) -> str:
@@ -160,11 +160,11 @@ def of_remark(evidence: CallEvidence, names: Collection[str]) -> CaseOutcome | N
     races = [race for race in json.loads(reply.text) if set(names) & set(race[-1])]
     if not races:
         return None
-    line, text, both, _ = races[0]
+    line, text, does, _ = races[0]
     headline, _, extent = text.partition("; ")
     wrong = tuple(name for name in names if any(name in of for *_, of in races))
-    help = _UPDATE_HELP if both else _RACE_HELP
-    return CaseOutcome(Verdict.FAIL, headline, extent, line, help, wrong=wrong, update=both)
+    help = _UPDATE_HELP if does == "changes" else _RACE_HELP
+    return CaseOutcome(Verdict.FAIL, headline, extent, line, help, wrong=wrong, does=does)
 
 
 def of_result(result: Reply | Ended, signature: str = "", what: str = "call") -> CaseOutcome | None:

@@ -10,7 +10,7 @@ from grader.causes.rules.fitted_sums import as_read
 from grader.causes.rules.look import astray, look
 from grader.causes.rules.numbers import Rounding, by_zero, first_nan, in_no_tile, of_state, rounded
 from grader.causes.rules.others import limited, overflow
-from grader.causes.rules.placement import misplaced, updated
+from grader.causes.rules.placement import misplaced, raced
 from grader.causes.rules.pointers import outside
 from grader.causes.rules.sighting import Result, Sighting
 from grader.causes.state.program import Called, ProgramReport, of_unknown, trimmed
@@ -61,9 +61,7 @@ class Looks:
         Not if one known mistake explains all that is wrong: earlier calls show what it does.
         """
         case, check = called.case, called.check
-        of_updates = updated(of_remark(called.evidence, result.wrong))
-        if of_updates is not None:
-            self._casebook.add_seen(_place(called), of_updates)
+        self._casebook.add_race(_place(called), raced(of_remark(called.evidence, result.wrong)))
         if check.id in self._looked or sum(self._looked.values()) >= _MOST_LOOKS:
             return Seen()
         is_followed = not called.problem.uses_triton and called.problem.id in TRACED
@@ -145,9 +143,11 @@ class Looks:
             trace = session.call(case, called.inputs, names, traced=True).trace
             result = Result(names, nan=False, close=False)
             self._races[headline] = trace and misplaced(case, trace, result)
-        sighting = self._races.get(headline) or updated(remark)
+        sighting = self._races.get(headline)
         if sighting is not None:
             self._casebook.add_raced(_place(called), sighting)
+        elif remark.does == "changes":
+            self._casebook.add_raced(_place(called), raced(remark))
 
     def watched(self, session: Session, called: Called) -> CallEvidence:
         """Call with the kernels watched, and until one program was followed, follow one."""

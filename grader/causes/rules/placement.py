@@ -104,15 +104,18 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
     return None
 
 
-def updated(remark: CaseOutcome | None) -> Sighting | None:
-    """Find programs that load, change and store the same elements, in what a call remarks."""
-    if remark is None or not remark.update:
+def raced(remark: CaseOutcome | None) -> Sighting | None:
+    """Find programs that store to the same elements, in what a call remarks.
+
+    Where they load and change the elements before, no wrong offset needs to explain that.
+    """
+    if remark is None or remark.does not in ("stores to", "changes"):
         return None
     return Sighting(
         "LAST-STORE-WINS",
         remark.line,
-        kind=Kind.PROVED,
-        variant="of_updates",
+        kind=Kind.PROVED if remark.does == "changes" else Kind.SEEN,
+        variant="of_programs",
         name=remark.headline.rpartition(" ")[2],
         what=remark.extent,
     )

@@ -36,8 +36,8 @@ class Watch:
         self._launch = 0  # the line that launches
         self._grid = 1, 1, 1
         self._races = Races()
-        # By race, its line, its description, and whether both programs load and store the element.
-        self._said: list[tuple[int, str, bool]] = []
+        # By race, its line, its description, and what a program does: see `Race`, or "changes".
+        self._said: list[tuple[int, str, str]] = []
         self._updates = 0
         self._reached: list[set[int]] = []  # by race, the storages that it may have changed
 
@@ -55,32 +55,32 @@ class Watch:
         for race in self._races.found[len(self._said) :]:
             one, other = (place_in(self._grid, n) for n in (race.program, race.writer))
             text = f"program {one} {race.does} an element that program {other} stores to"
-            self._said.append((self._line(race.place), f"{_RACE} {race.name}; {text}", False))
+            self._said.append((self._line(race.place), f"{_RACE} {race.name}; {text}", race.does))
             self._reached.append({race.storage})
         for number, place in self._races.updates[self._updates :]:
             self._updates += 1
             race = self._races.found[number]
             one, other = (place_in(self._grid, n) for n in sorted((race.program, race.writer)))
             text = f"programs {one} and {other} load the same element, change it and store it"
-            self._said[number] = self._line(place), f"{_RACE} {race.name}; {text}", True
+            self._said[number] = self._line(place), f"{_RACE} {race.name}; {text}", "changes"
         if isinstance(event, events.Flowed) and self._reached:
             both = event.sources, event.targets
             sources, targets = ({storage_of(tensor) for tensor in one} for one in both)
             for reached in self._reached:
                 reached |= targets if reached & sources else set()
 
-    def races_of(self, results: Mapping[str, Tensor]) -> list[tuple[int, str, bool, list[str]]]:
+    def races_of(self, results: Mapping[str, Tensor]) -> list[tuple[int, str, str, list[str]]]:
         """Return each race, as `_said` has it, and the results that it may change.
 
         Of several that reach the same results, only the first counts.
         """
-        found: dict[tuple[str, ...], tuple[int, str, bool]] = {}
+        found: dict[tuple[str, ...], tuple[int, str, str]] = {}
         for race, reached in zip(self._said, self._reached, strict=True):
             names = tuple(name for name, t in results.items() if storage_of(t) in reached)
             found.setdefault(names, race)
         return [
-            (line, text[:_MOST], both, list(names))
-            for names, (line, text, both) in found.items()
+            (line, text[:_MOST], does, list(names))
+            for names, (line, text, does) in found.items()
             if names
         ]
 
