@@ -49,6 +49,11 @@ def rows(x, y, stride, columns, n: tl.constexpr, kind: tl.constexpr):
         tl.store(y + p * columns + i, v + w, mask=i < columns)
     elif kind == "close":  # another order of sums
         tl.store(y + i, 1.0 + 2e-7 * p, mask=i < columns)
+    elif kind == "update":
+        tl.store(y + i, tl.load(y + i, mask=i < columns) + v, mask=i < columns)
+    elif kind == "update of one":  # the others only read
+        w = tl.load(y + i, mask=i < columns)
+        tl.store(y + i, v + w, mask=(i < columns) & (p == 1))
     elif kind == "bounds":
         tl.store(y + i, tl.where(i == 0, float("nan"), float("-inf")), mask=i < columns)
     elif kind == "apart":
@@ -74,7 +79,7 @@ def rows(x, y, stride, columns, n: tl.constexpr, kind: tl.constexpr):
         *[(kind, None) for kind in ("close", "bounds", "locked")],
         *[(kind, "stores to") for kind in ("apart", "infinite")],
         ("overlap", "stores to"),
-        ("neighbour", "reads"),
+        *[(kind, "reads") for kind in ("neighbour", "update", "update of one")],
     ],
 )
 def test_races(observed: Any, kind: str, does: str | None) -> None:
@@ -82,6 +87,7 @@ def test_races(observed: Any, kind: str, does: str | None) -> None:
     x = torch.randn(4, 6)
     rows[(4,)](x, torch.zeros(25), 6, 6, 8, kind)
     assert [(race.does, race.name) for race in races.found] == ([(does, "y")] if does else [])
+    assert [number for number, _ in races.updates] == [0] * (kind == "update")
 
 
 @triton.jit
@@ -99,13 +105,13 @@ def test_a_race_is_told_of_the_results_that_it_reaches(observed: Any) -> None:
     rows[(4,)](y, of_y, 8, 8, 8, "store")
     rows[(4,)](z, of_z, 8, 8, 8, "store")
     results = {"x": x, "y": y, "z": z, "of_y": of_y, "of_z": of_z}
-    ((line, text, names),) = watch.races_of(results)
-    assert names == ["z", "of_z"] and "race for z" in text
+    ((line, text, does, names),) = watch.races_of(results)
+    assert names == ["z", "of_z"] and "race for z" in text and does == "stores to"
     assert "tl.store(z + i, v)" in Path(__file__).read_text("utf-8").splitlines()[line - 1]
     assert not watch.races_of({"x": x, "y": y, "of_y": of_y})
     both[(4,)](x, of_y, y, 8)  # another one, and the first still reaches what it reached
     told = watch.races_of(results)
-    assert [names for _, _, names in told] == [["z", "of_z"], ["y"]]
+    assert [names for *_, names in told] == [["z", "of_z"], ["y"]]
 
 
 @triton.jit

@@ -110,7 +110,42 @@ def stored(source: str, *marks: str) -> tuple[str, int]:
     return "\n".join(rows), lines[0] + 1
 
 
+def loaded_and_stored(source: str, add: str, pointers: str, mask: str) -> tuple[str, int]:
+    """Load, add and store where a kernel adds atomically in one line; that line."""
+    line = source[: source.index(add)].count("\n") + 1
+    row = source.split("\n")[line - 1]
+    changed = add.replace("atomic_add", "store").replace(', sem="relaxed"', "")
+    held = f"{pointers}, tl.load({pointers}, {mask}) + "
+    return edited(source, (row, row.replace(add, changed.replace(f"{pointers}, ", held)))), line
+
+
+COLUMNS = RIGHT["p02-column_atomics"][1]
 RACES = {
+    "columns that are loaded, added and stored": (
+        ("p02", "plain", "ragged_cols"),
+        loaded_and_stored(
+            COLUMNS,
+            "tl.atomic_add(y + r, tl.sum(xs * ws[None, :], 1), mask=r < rows)",
+            "y + r",
+            "mask=r < rows",
+        ),
+        "load the same element, change it and store it",
+    ),
+    "keys that are loaded, added and stored for dq": (
+        ("p08", "dq"),
+        loaded_and_stored(
+            SPLIT_DQ,
+            'tl.atomic_add(dq_ptrs, dq, mask=exists[:, None], sem="relaxed")',
+            "dq_ptrs",
+            "mask=exists[:, None]",
+        ),
+        "programs (0, 0, 0) and (0, 1, 0) load the same element, change it and store it",
+    ),
+    "columns that are stored": (
+        ("p02", "plain", "ragged_cols"),
+        stored(COLUMNS, "atomic_add(y + r"),
+        "stores to an element that program",
+    ),
     "tiles of keys for dq": (
         ("p08", "dq", "plain"),
         stored(SPLIT_DQ, "atomic_add(dq_ptrs"),
@@ -129,7 +164,7 @@ RACES = {
 }
 
 
-@pytest.mark.parametrize("name", drawn(RACES, 3))
+@pytest.mark.parametrize("name", drawn(RACES, 6))
 def test_programs_that_store_over_each_other_are_named_with_the_line(name: str) -> None:
     (problem_id, *checks), (source, line), words = RACES[name]
     judged = judge(source, load_problem(problem_id), checks=checks)

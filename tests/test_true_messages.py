@@ -233,6 +233,62 @@ def test_a_mistake_in_what_joins_partial_results_is_not_said_to_be_behind_a_loop
     assert "at what joins their results" in record.conclusion
 
 
+def test_a_result_that_equals_the_one_row_of_v_is_not_read_by_the_stride_of_v():
+    _, source = right_answers("unusual")["p03-split_keys"]
+    split = "    split = tl.program_id(2)\n"
+    ends = "    if split * keys_per_split >= seqlen_k:\n        return\n"
+    found = judged("p03", edited(source, (split, split + ends)), "ragged_unequal")
+    assert wrong_checks(found) == {"ragged_unequal"} and not found.named
+
+
+def one_tile_after_the_other(source: str, launch: str, first: str, end: str, *sums: str) -> str:
+    """A kernel with two programs a head, which loop over its tiles; its `sums` begin just once."""
+    (body,) = re.findall(rf"^ +{re.escape(first)}\n(?:.*\n)+? +{re.escape(end)}.*\n", source, re.M)
+    inside = edited(body, (first, first.replace("tl.program_id(0)", "tile")))
+    inside = "".join(f"    {line}\n" for line in inside.splitlines() if line.strip() not in sums)
+    size = first.rpartition(" ")[2]
+    begin = "".join(f"    {line}\n" for line in sums)
+    over = f"    for tile in range(tl.program_id(0), tl.cdiv(N, {size}), tl.num_programs(0)):\n"
+    grid = (f"{launch}[(triton.cdiv(n, 32), ", f"{launch}[(2, ")
+    return edited(source, (body, begin + over + inside), grid)
+
+
+TWO_QUERY_TILES = (
+    *("_backward_q", "lo = tl.program_id(0) * BM", "tl.store(DQ"),
+    "dq = tl.zeros([BM, D], tl.float32)",
+)
+TWO_KEY_TILES = (
+    *("_backward_kv", "lo = tl.program_id(0) * BN", "tl.store(DV"),
+    *("dk = tl.zeros([BN, D], tl.float32)", "dv = tl.zeros([BN, D], tl.float32)"),
+)
+
+
+@pytest.mark.parametrize(
+    ("check", "kernel", "operand"),
+    drawn([("dq", TWO_QUERY_TILES, "q"), ("dv", TWO_KEY_TILES, "k")], 2),
+)
+def test_a_gradient_that_a_program_does_not_reset_for_its_next_tile_is_told(check, kernel, operand):
+    _, source = right_answers("unusual")["p08-heads_apart"]
+    found = judged("p08", one_tile_after_the_other(source, *kernel), check)
+    (cause,) = found.findings.causes
+    assert (
+        cause.diagnosis.id == "P08-ROWS-APART" and "accumulators for each" in cause.diagnosis.help
+    )
+    assert f"both were computed from {operand}" in cause.diagnosis.note
+
+
+def test_keys_that_one_loop_masks_are_not_said_to_be_never_visited():
+    _, source = right_answers("unusual")["p07-two_states"]
+    wrong = edited(source, ("tl.minimum(S, hi - W)", "tl.minimum(S, lo - W)"))
+    (cause,) = judged("p07", wrong, "early_sinks").findings.causes
+    assert cause.diagnosis.id == "P07-VISIBLE-KEYS-MASKED"
+    lines = [wrong.split("\n").index(line) + 1 for line in wrong.split("\n") if "lo - W)" in line]
+    assert f"the loop of line {lines[0]} counts such pairs" in cause.diagnosis.note
+    # Where no loop visits them, the end of the loop over the sinks is what is wrong.
+    found = judged("p07", wrong, "early_sinks", "extreme_options")
+    assert found.named == {"KEYS-NEVER-VISITED"} and found.findings.causes[0].line == lines[0]
+
+
 def test_one_query_is_no_queries():
     source = changed("p03", (NEW_MAX, OVER_QUERIES))
     assert state(trace("p03", source, "ragged:2")).startswith("query 0 of head 0:")

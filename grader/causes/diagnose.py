@@ -17,7 +17,7 @@ from grader.causes.known_mistakes import KnownMistakes, Recompute
 from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.others import exchanged
-from grader.causes.rules.sighting import Sighting
+from grader.causes.rules.sighting import LEFT_TO_ANOTHER, Sighting
 from grader.source.feeding import Follow, Spot
 from grader.source.submission import Source
 from grader.spec.cases import Case
@@ -39,6 +39,9 @@ _INCLUDES = {
     "TILE-SHARES": {"OTHER-KEYS", "SINK-SHARES"},
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
+    # Which of two loops is at fault shows in a case in which one of them alone misses keys.
+    "KEYS-NEVER-VISITED": {LEFT_TO_ANOTHER},
+    "VISIBLE-KEYS-MASKED": {LEFT_TO_ANOTHER},
 }
 # By what is wrong with a state, consequences in place of which it is named. Where a maximum is too
 # large, weights become so small that rounding alone makes them wrong.
@@ -47,6 +50,7 @@ _OF_A_STATE = {"maximum": {"OPERANDS-ROUNDED", "OTHER-KEYS"}, "in_no_tile": {"OT
 _ANY_PAIRS = "OTHER-PAIRS"
 _OF_PAIRS = {
     "KEYS-AFTER-THE-QUERY", "KEYS-BEFORE-THE-WINDOW", "KEYS-NEVER-VISITED", "VISIBLE-KEYS-MASKED",
+    LEFT_TO_ANOTHER,
 }  # fmt: skip
 
 
@@ -65,6 +69,7 @@ class Casebook:
         self._failed: list[Place] = []  # no numbers came out
         self._faults: dict[Place, Sighting] = {}  # of these, accesses outside of a tensor
         self._seen: dict[Place, Sighting] = {}  # what the kernels were seen to do
+        self._races: dict[Place, Sighting] = {}  # of programs that store to the same elements
         self._symptoms: dict[Place, Sighting] = {}  # seen as well, but any mistake may lead to it
         self._numbers: dict[Place, Sighting] = {}  # what wrong numbers say without a kernel
         self._states: dict[Place, Sighting] = {}  # where the running state first went wrong
@@ -147,6 +152,16 @@ class Casebook:
         self._wrong.append(place)
         self.add_seen(place, sighting)
 
+    def add_race(self, place: Place, sighting: Sighting | None) -> None:
+        """Add a race of programs that store to what a wrong output is made of, if there is one.
+
+        Stores alone may race for many reasons: they say only how a sum is overwritten.
+        """
+        if sighting is not None:
+            self._races[place] = sighting
+            if sighting.kind is Kind.PROVED:
+                self.add_seen(place, sighting)
+
     def settle(self, source: Source | None = None) -> list[CauseFound]:
         """Return the causes that are named, each with the cases it explains.
 
@@ -158,7 +173,7 @@ class Casebook:
         }
         traced = {place: s for place, s in sightings.items() if s and s.kind is not Kind.NUMBERS}
         numbers = {place: s for place, s in sightings.items() if place not in traced}
-        known = filter(self._may_be, self._known.hypotheses())
+        known = map(self._as_race, filter(self._may_be, self._known.hypotheses()))
         found = [*known, *self._hypotheses(traced), *self._hypotheses(numbers)]
         pair = source.exchanged() if source and not self._bridge else None
         if pair is not None:
@@ -191,6 +206,13 @@ class Casebook:
         """
         seen = {self._seen[place].family for place in known.shown & self._seen.keys()}
         return "KEYS-NEVER-VISITED" not in seen or entry_of(known.id).file != "softmax"
+
+    def _as_race(self, known: Hypothesis) -> Hypothesis:
+        """Return an overwritten sum as one that programs overwrite, where they were seen to."""
+        races = [self._races[place] for place in sorted(known.shown & self._races.keys())]
+        if not races or not known.id.endswith("OVERWRITTEN"):
+            return known
+        return dataclasses.replace(known, id=races[0].id, text=races[0].text, spot=races[0].spot)
 
     def _hypotheses(self, sightings: Mapping[Place, Sighting | None]) -> list[Hypothesis]:
         """Return one hypothesis a mistake; None stands for a case in which nothing was seen."""

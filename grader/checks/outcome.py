@@ -69,6 +69,10 @@ _RACE_HELP = (
     "on a GPU programs run side by side and in no order: let one program store each"
     " element; does its offset tell batches, heads and tiles apart?"
 )
+_UPDATE_HELP = (
+    "on a GPU one program's store overwrites what another one has added: add with tl.atomic_add, or"
+    " let each program store its own share apart, and sum the shares afterwards"
+)
 _LOOP_HELP = (
     "does every loop come closer to its end in each iteration, and how many does this input take?"
 )
@@ -108,6 +112,7 @@ class CaseOutcome:
     spot: Spot | None = None  # where it shows, if the mistake may lie in another step
     looping: bool = False  # the line is where the call was stopped: any line of a loop
     wrong: tuple[str, ...] = ()  # outputs that it may make wrong, all where it is empty
+    does: str = ""  # what a program of a race does to the element: "reads", "stores to", "changes"
 
 
 def pointer_of(reply: Reply) -> str:
@@ -152,13 +157,14 @@ def of_remark(evidence: CallEvidence, names: Collection[str]) -> CaseOutcome | N
     reply = evidence.result
     if not isinstance(reply, Reply) or reply.status != Status.OK or reply.error_type != "race":
         return None
-    races = [race for race in json.loads(reply.text) if set(names) & set(race[2])]
+    races = [race for race in json.loads(reply.text) if set(names) & set(race[-1])]
     if not races:
         return None
-    line, text, _ = races[0]
+    line, text, does, _ = races[0]
     headline, _, extent = text.partition("; ")
-    wrong = tuple(name for name in names if any(name in of for _, _, of in races))
-    return CaseOutcome(Verdict.FAIL, headline, extent, line, _RACE_HELP, wrong=wrong)
+    wrong = tuple(name for name in names if any(name in of for *_, of in races))
+    help = _UPDATE_HELP if does == "changes" else _RACE_HELP
+    return CaseOutcome(Verdict.FAIL, headline, extent, line, help, wrong=wrong, does=does)
 
 
 def of_result(result: Reply | Ended, signature: str = "", what: str = "call") -> CaseOutcome | None:

@@ -10,13 +10,13 @@ from grader.causes.rules.fitted_sums import as_read
 from grader.causes.rules.look import astray, look
 from grader.causes.rules.numbers import Rounding, by_zero, first_nan, in_no_tile, of_state, rounded
 from grader.causes.rules.others import limited, overflow
-from grader.causes.rules.placement import misplaced
+from grader.causes.rules.placement import misplaced, raced
 from grader.causes.rules.pointers import outside
 from grader.causes.rules.sighting import Result, Sighting
 from grader.causes.state.program import Called, ProgramReport, of_unknown, trimmed
 from grader.checks.correctness import find_differences
 from grader.checks.counted_pairs import counted_pairs, tile_map
-from grader.checks.outcome import of_call
+from grader.checks.outcome import CaseOutcome, of_call, of_remark
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.session import Session
 from grader.judge.roundings import rounding
@@ -61,6 +61,7 @@ class Looks:
         Not if one known mistake explains all that is wrong: earlier calls show what it does.
         """
         case, check = called.case, called.check
+        self._casebook.add_race(_place(called), raced(of_remark(called.evidence, result.wrong)))
         if check.id in self._looked or sum(self._looked.values()) >= _MOST_LOOKS:
             return Seen()
         is_followed = not called.problem.uses_triton and called.problem.id in TRACED
@@ -135,13 +136,13 @@ class Looks:
             self._casebook.add_fault(place, fault)
         return bool(seen or fault)
 
-    def at_race(self, session: Session, called: Called, headline: str) -> None:
+    def at_race(self, session: Session, called: Called, remark: CaseOutcome) -> None:
         """Call once more where programs race: one may store where the rows of another belong.
 
         That is added to the casebook for each case with this headline. All outputs are returned, as
         programs may race for one that is not judged.
         """
-        case = called.case
+        case, headline = called.case, remark.headline
         if headline not in self._races and traceable(case):
             names = tuple(dict.fromkeys((*called.problem.returns, *called.evidence.outputs)))
             trace = session.call(case, called.inputs, names, traced=True).trace
@@ -150,6 +151,8 @@ class Looks:
         sighting = self._races.get(headline)
         if sighting is not None:
             self._casebook.add_raced(_place(called), sighting)
+        elif remark.does == "changes":
+            self._casebook.add_raced(_place(called), raced(remark))
 
     def watched(self, session: Session, called: Called) -> CallEvidence:
         """Call with the kernels watched, and until one program was followed, follow one."""

@@ -220,7 +220,7 @@ class ProblemRun:
             return self._judge_wrong(session, called, say, seen, number)
         remark = outcome.of_remark(evidence, at.judged)
         if remark is not None:
-            self._looks.at_race(session, called, remark.headline)
+            self._looks.at_race(session, called, remark)
             return say.failed(remark, evidence)
         sums = session.machine and at.case.exact and at.case.dtype != "fp32" and not number
         found = hidden_rounding(session, called) if sums else None

@@ -76,7 +76,8 @@ WRONG = (
     *of(
         "p02-column_atomics",
         ("begins with garbage", "", "", ("torch.zeros(rows, dtype", "torch.empty(rows, dtype")),
-        ("stored, not added", "", "ROW-SUM-OVERWRITTEN", ("tl.atomic_add(y + r,", "tl.store(y + r,")),
+        ("stored, not added", "", "LAST-STORE-WINS", ("tl.atomic_add(y + r,", "tl.store(y + r,")),
+        ("loaded, added, stored", "", "LAST-STORE-WINS", ("tl.atomic_add(y + r, tl.sum(xs * ws[None, :], 1), mask=r < rows)", "tl.store(y + r, tl.load(y + r, mask=r < rows) + tl.sum(xs * ws[None, :], 1), mask=r < rows)")),
         ("tiles by rows", "", "ROWS-NEVER-READ ROW-SUM-ZEROS LAST-COLUMNS-NEVER-READ", ("n_col_tiles = tl.cdiv(cols, C)", "n_col_tiles = tl.cdiv(rows, R)")),
         ("columns by BLOCK R", "plain", "COLUMNS-COUNTED-OTHERWISE", ("(pid % n_col_tiles).to(tl.int64) * C", "(pid % n_col_tiles).to(tl.int64) * R")),
     ),

@@ -170,3 +170,30 @@ def before_the_window(counted: CountedPairs) -> np.ndarray:
     """Return which pairs, (query, key), are of a key before the window of the query."""
     query, key = counted.places
     return query - key >= counted.window
+
+
+def left_to(counted: CountedPairs) -> np.ndarray:
+    """Return the pairs, (query, key), that a loop leaves to another by its mask, though some miss.
+
+    One of the loops is over pairs inside the window, the other over sinks before it. No pair is
+    left to another loop where this one alone counts any.
+    """
+    far, missing = before_the_window(counted), counted.missing
+    number = int(np.bincount(counted.masked_at[missing & counted.visited], minlength=1).argmax())
+    own = counted.masked_at == number
+    other: np.ndarray = far if (missing & far).any() else ~far  # the pairs of the other loop
+    apart = bool(number) and not (missing & ~other).any() and (counted.taken & other).any()
+    if (counted.taken & other & own).any() or not (counted.taken & ~other & own).any():
+        apart = False
+    return other & apart
+
+
+def hides(counted: CountedPairs, other: np.ndarray) -> bool:
+    """Whether the loop over the pairs of `other` also meets those of the first loop and masks them.
+
+    Then the masks part the loops, and this one ends too early. Where it meets none, the loops are
+    over different tiles, and the mask of the first must show all that is visible in its own.
+    """
+    visits = counted.trace.arrays["visits"][list(counted.kernels)].sum(0, dtype=np.int64)
+    met_twice = visits.reshape(counted.taken.shape) > 1
+    return bool((counted.taken & ~counted.twice & ~other & met_twice).any())

@@ -8,8 +8,10 @@ from grader.causes.rules.left_out import (
     before_the_window,
     first_odd_key,
     heads_never_taken,
+    hides,
     is_uneven,
     kernel_of_missing,
+    left_to,
     missing_heads,
     odd_start,
     skipped_rows,
@@ -352,41 +354,29 @@ def _missing(counted: CountedPairs) -> Sighting | None:
     nothing_left = counted.product != "out" and bool((missing | ~counted.due).all())
     # A weight times a softmax_scale of 0 looks as if it were masked.
     times_zero = counted.case.kwargs.get("softmax_scale") == 0.0 and not counted.taken.any()
-    of_another = _masked_for_another(counted)
-    if of_another is not None:
-        return of_another
     masked = counted.met & missing  # else its weights met other rows than those of its keys
-    if (masked == missing).all() and not (nothing_left or times_zero or counted.drowned.any()):
+    every = bool((masked == missing).all())
+    other = left_to(counted)
+    if other.any() and (hides(counted, other) or (missing & ~visited).any()):
+        return Sighting(
+            "KEYS-NEVER-VISITED",
+            counted.line_of(counted.taken_at, counted.taken & other),
+            through=kernel_of_missing(counted),
+            visible=visible_to(counted),
+            row=row,
+            loop="queries" if counted.over_queries else "tiles",
+            tiles="",
+        )
+    if every and not (nothing_left or times_zero or counted.drowned.any()):
+        loop = counted.line_of(counted.taken_at, counted.taken & other)
         return Sighting(
             "VISIBLE-KEYS-MASKED",
             counted.mask_of(missing),
             located=True,
             visible=visible_to(counted),
+            variant="left_to_another" if loop else "",
             row=row,
+            loop=loop,
             keys="keys and queries" if counted.over_queries else "keys",
         )
     return None
-
-
-def _masked_for_another(counted: CountedPairs) -> Sighting | None:
-    """Find pairs that one loop leaves to another by its mask, and that the other never visits.
-
-    One of the loops is over pairs inside the window, the other over sinks before it.
-    """
-    far, missing = before_the_window(counted), counted.missing
-    number = int(np.bincount(counted.masked_at[missing & counted.visited], minlength=1).argmax())
-    own = counted.masked_at == number
-    other = far if (missing & far).any() else ~far  # the pairs of the other loop
-    if not number or (missing & ~other).any() or not (counted.taken & other).any():
-        return None
-    if (counted.taken & other & own).any() or not (counted.taken & ~other & own).any():
-        return None
-    return Sighting(
-        "KEYS-NEVER-VISITED",
-        counted.line_of(counted.taken_at, counted.taken & other),
-        through=kernel_of_missing(counted),
-        visible=visible_to(counted),
-        row=one_row(counted, missing, "never counted"),
-        loop="queries" if counted.over_queries else "tiles",
-        tiles="",
-    )

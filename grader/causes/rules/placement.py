@@ -8,6 +8,7 @@ from collections.abc import Container
 from grader.causes.decide import Kind
 from grader.causes.rules import sums
 from grader.causes.rules.sighting import Result, Sighting, line_of
+from grader.checks.outcome import CaseOutcome
 from grader.kernel.observers.trace import (
     GRADIENTS,
     OUTPUTS,
@@ -103,6 +104,23 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
     return None
 
 
+def raced(remark: CaseOutcome | None) -> Sighting | None:
+    """Find programs that store to the same elements, in what a call remarks.
+
+    Where they load and change the elements before, no wrong offset needs to explain that.
+    """
+    if remark is None or remark.does not in ("stores to", "changes"):
+        return None
+    return Sighting(
+        "LAST-STORE-WINS",
+        remark.line,
+        kind=Kind.PROVED if remark.does == "changes" else Kind.SEEN,
+        variant="of_programs",
+        name=remark.headline.rpartition(" ")[2],
+        what=remark.extent,
+    )
+
+
 def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     """Find rows of one head or tile that meet lse, delta or dout of another."""
     (seen,) = trace.rows("apart")
@@ -131,7 +149,7 @@ def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
     return Sighting(
         "HEADS-APART" if heads else "ROWS-APART",
         seen["line"],
-        variant="left_over" if kinds in (("q", "q"), ("k", "k")) else "",
+        variant="left_over" if kinds[0] == kinds[1] != STATISTIC else "",  # lse and delta are two
         pointer=names[0],
         one=names[0],
         other=names[1],

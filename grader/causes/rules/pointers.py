@@ -80,8 +80,10 @@ def heads(case: Case, trace: Trace, result: Result, *, alone: bool = False) -> S
 
 
 def strides(case: Case, trace: Trace) -> Sighting | None:
+    """Find a stride of another tensor, or none, where a pointer moves in a tile or to the next."""
     rows = accesses(trace)
-    strides = {row["name"]: row["stride"] for row in rows}
+    several = [row for row in rows if _length_of(row["name"], case) > 1]
+    strides = {row["name"]: row["stride"] for row in several}
     width = case.head_dim if case.rows is None else case.cols
     # Where a tile holds rows of several heads, rows of q and of dout are apart by other strides.
     one_head = any(row["name"] == "q" and row["across"] == row["stride"] for row in rows)
@@ -103,7 +105,7 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
             variant = "of_one_column"
         elif across == 0 != stride and case.seqlen_q % row["size"] != 1 and name == "q":
             variant = "of_one_row"  # and no tile whose rows are all clamped to the last row
-        elif across in (stride, 0) or row["along"] != row["column_stride"]:
+        elif across in (stride, 0) or row["along"] != row["column_stride"] or row not in several:
             continue
         elif owners and row["misaligned"]:
             variant = "of_another" if across != 1 else ""  # a stride of 1 is no tensor's own
@@ -122,7 +124,14 @@ def strides(case: Case, trace: Trace) -> Sighting | None:
             what=what,
             due=due,
         )
-    return _between_tiles(rows, strides) or _between_rows(rows)
+    return _between_tiles(several, strides) or _between_rows(several)
+
+
+def _length_of(name: str, case: Case) -> int:
+    """Return how many rows an operand has in a head; one row has no distance to a next one."""
+    if case.rows is not None:
+        return case.cols if name == "w" else case.rows
+    return case.seqlen_k if name in ("k", "v") else case.seqlen_q
 
 
 def _between_tiles(rows: list[dict[str, int]], strides: dict[str, int]) -> Sighting | None:

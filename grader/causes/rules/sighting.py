@@ -19,6 +19,9 @@ _SIDES = {"branch+after": "branch+before", "branch+before": "branch+after"}
 # Too few or too many programs: one mistake, which looks different at different sizes.
 _OF_GRID = {"EMPTY-GRID", "HEADS-NEVER-COMPUTED", "ROWS-NEVER-STORED", "LAST-ROWS-LEFT-OUT"}
 
+# The variant of keys that one loop leaves to another by its mask, and that the other never visits.
+LEFT_TO_ANOTHER = "left_to_another"
+
 
 class Sighting:
     """A mistake that was seen: its `id` without the problem's prefix, and where it shows.
@@ -69,6 +72,8 @@ class Sighting:
     @property
     def family(self) -> str:
         """The key that sightings of one mistake share."""
+        if self.variant == LEFT_TO_ANOTHER:
+            return LEFT_TO_ANOTHER
         return "grid" if self.id in _OF_GRID else self.id
 
 

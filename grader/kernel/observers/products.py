@@ -74,9 +74,12 @@ class Products:
         return self._made(event)
 
     def _made(self, event: events.Computed) -> Any:
-        """Return the note of a dot's result."""
+        """Return the note of a dot's result, whose rows must be those of its accumulator."""
         (rows, inner), (other, columns) = map(_axes, event.notes[:2])
         self._nans.look(event, (rows, columns))
+        if event.notes[2] is not None and (rows or columns):
+            both = [event.notes[2], Note((rows, columns))]
+            self._placement.meet(both, len(event.programs), event.types[2].shape)
         made = getattr(event.notes[2], "product", None)
         if inner and other and (rows or columns):
             values = other if rows else inner
