@@ -382,7 +382,8 @@ def _result(called: Called) -> Result:
     before = {name: evidence.unwritten[name] | evidence.left_over[name] for name in wrong}
     computed = any(bool((nan[name] & ~before[name]).any()) for name in wrong)
     first, any_nan = called.differences[0].place, any(bool(found.any()) for found in nan.values())
-    return Result(wrong, any_nan, close, first[:3] if len(first) > 2 else None, computed)
+    left_over = any(bool(evidence.left_over[name].any()) for name in wrong)
+    return Result(wrong, any_nan, close, first[:3] if len(first) > 2 else None, computed, left_over)
 
 
 def _varies(evidence: CallEvidence, name: str) -> bool:
