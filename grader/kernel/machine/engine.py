@@ -146,7 +146,7 @@ class Engine:
                 raise_at(error, self.path, callers)
 
     def operated(self, given: list[Any], made: list[Any], line: int) -> None:
-        """Report a PyTorch operator in a line that ran on `given`, and what it `made` or changed."""
+        """Report an operator of PyTorch at a line, what it was `given`, and what it `made`."""
         if self._observe is not None:
             both = [tuple(x for x in one if isinstance(x, torch.Tensor)) for one in (given, made)]
             with unseen():
