@@ -188,8 +188,8 @@ class CaseFindings:
         """Return the finding of wrong numbers, by the first way to become wrong that applies.
 
         They are never written, NaN of other memory, made from lanes of a `bare` load, rounded,
-        computed as NaN, `kept` from an earlier call, raced for, or plainly wrong. `first` says
-        whether the call is the first of its case.
+        computed as NaN, `kept` from an earlier call, raced for, or plainly wrong. `first`: a
+        call is the first of its case, and no earlier one had this result.
         """
         evidence, shown, line, spot = called.evidence, called.differences[0], 0, None
         name, extent = shown.name, shown.extent

@@ -253,7 +253,7 @@ class ProblemRun:
     ) -> Finding:
         """Call as often as it takes to say what is wrong about the numbers."""
         outputs = called.evidence.outputs
-        kept = _digest(outputs[called.differences[0].name]) in self._right
+        kept = same = _digest(outputs[called.differences[0].name]) in self._right
         id, known = called.check.id, self._kept
         may_keep = id not in known and (any(known.values()) or not known)
         # It may be right without earlier calls, which the first of a case has behind it, too.
@@ -269,7 +269,8 @@ class ProblemRun:
         if not kept and self._shrinks and session.device == "cpu" and called.case.layout != "far":
             self._shrinks -= 1
             small = smaller_case(session, called)
-        return say.wrong(called, seen, kept=kept, first=not number, bare=bare, small=small)
+        first = not (number or same)
+        return say.wrong(called, seen, kept=kept, first=first, bare=bare, small=small)
 
     def _look_at_out(self, session: Session, at: CheckCase, called: Called) -> None:
         """Note whether a backward pass writes to `out`, which is the caller's by then.
