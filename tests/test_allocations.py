@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grader.isolate.allocations import Guarded
-from grader.isolate.arena import MARKS
+from grader.kernel.marks import MARKS
 from grader.spec.problem import load_problem
 from tests.forked import forked_workers
 from tests.harness import judge, model_answer

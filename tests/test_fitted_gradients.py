@@ -288,6 +288,17 @@ def test_a_gradient_of_the_sink_logits_at_the_place_of_the_kv_head_is_told() -> 
     assert "at the place of its kv head" in found.text.title
 
 
+def test_a_gradient_of_the_sink_logits_without_the_last_rows_is_told() -> None:
+    def of_whole_tiles(case: Case) -> Made:
+        rows = case.seqlen_q // 128 * 128
+        assert 0 < rows < case.seqlen_q
+        return {"dsink_logits": share(case)[:, :, :rows].sum((0, 2))}
+
+    found = told("p09", "together", 2, of_whole_tiles)
+    assert found is not None and found.id == "OTHER-SINK-GRADIENT"
+    assert "over the first 128 rows alone" in found.text.title
+
+
 def with_term(term: Callable[[Case], torch.Tensor]) -> Callable[[Case], Made]:
     """Make out with another term in its denominator than exp(sink_logits[h])."""
 

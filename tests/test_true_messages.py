@@ -15,7 +15,7 @@ from tests.harness import SEED, Judged, cases_of, edited, judge, model_answer, w
 from tests.mutants.forward import NEW_MAX
 from tests.shares import drawn
 from tests.tracing import trace
-from tests.trials import right_answers
+from tests.trials import last_is_wrong, right_answers
 
 MASK = re.compile(r"^( +)if (?:not IS_EVEN|key_start >= full_end):.*\n(?:\1 {4}.*\n)+", re.M)
 OVER_QUERIES = NEW_MAX.replace("(scores, 1)", "(scores, 0)")
@@ -307,3 +307,48 @@ def test_what_out_is_computed_with_is_told_without_a_gradient():
     (cause,) = found.findings.causes
     assert cause.diagnosis.id == "P03-WRONG-PRODUCT"
     assert cause.diagnosis.help.startswith("out = P v")
+
+
+SPLITS = "row_ids = (split * tl.num_programs(0) + batch_head) * seqlen_q + rows"
+EARLY = "if split * keys_per_split >= seqlen_k:\n        return\n    " + SPLITS
+PARTIAL_LSE = "lse = tl.load(partial_lse_ptr + row_ids, mask=exists, other=0.0)"
+
+
+@pytest.mark.parametrize("by_pytorch", [False, True])
+def test_elements_that_nobody_wrote_are_said_to_be_read_in_the_line_that_reads_them(by_pytorch):
+    source = edited(right_answers("unusual")["p03-split_keys"][1], (SPLITS, EARLY))
+    reads = PARTIAL_LSE
+    if by_pytorch:
+        reads, launch = "partial_lse = 1.0 * partial_lse", "_combine_kernel[(triton"
+        source = source.replace(launch, f"{reads}\n    {launch}")
+    checks = ["ragged", "ragged_unequal"]
+    found = judge(source, load_problem("p03"), checks=checks, policy=not by_pytorch)
+    (cause,) = found.findings.causes
+    assert cause.diagnosis.id == "P03-UNWRITTEN-READ"
+    assert cause.diagnosis.title.startswith("PyTorch computes" if by_pytorch else "a load reads")
+    assert reads in source.splitlines()[cause.line - 1]
+    assert {check for check, _ in cause.cases} == {"ragged", "ragged_unequal"}
+
+
+def test_a_read_of_what_nobody_wrote_is_no_cause_where_nothing_is_made_from_it():
+    known = PARTIAL_LSE + '\n        lse = tl.where(lse == lse, lse, float("-inf"))'
+    weight = "weight = tl.exp2(lse - new_largest)"
+    source = edited(
+        right_answers("unusual")["p03-split_keys"][1],
+        (SPLITS, EARLY),
+        (PARTIAL_LSE, known),
+        (weight, weight + "\n        partial = tl.where(partial == partial, partial, 0.0)"),
+        ("total * rescale + weight", "total * rescale + 1.0"),
+    )
+    found = judged("p03", source, "ragged")
+    assert found.wrong and "UNWRITTEN-READ" not in found.named
+
+
+def test_a_first_call_that_adds_to_what_another_check_left_is_said_to_follow_it():
+    dkdv = "dk, dv = _launch_dkdv(q, k, v, dout, lse, delta, ctx.softmax_scale)\n"
+    kept = " " * 8 + "dk = LEFT.setdefault(k.shape, torch.zeros_like(k)).add_(dk.nan_to_num())\n"
+    source = "LEFT = {}\n" + changed("p08", (dkdv, dkdv + kept))
+    checks, first = ["dq", "plain"], ("plain", 0)
+    found = judge(source, load_problem("p08"), checks=checks, policy=False, enough=last_is_wrong)
+    assert {*found.wrong} == {first}
+    assert found.wrong[first].message.headline.startswith("dk is wrong after other calls")

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from grader.isolate.arena import MARKS, UNWRITTEN, marked
+from grader.isolate.arena import UNWRITTEN
 from grader.kernel.dispatch import DispatchMode
 from grader.kernel.machine.tensors import extent
+from grader.kernel.marks import MARKS, marked
 
 _GUARD_BYTES = 16 * 1024
 _PATTERN = 0xA5

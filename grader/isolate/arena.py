@@ -19,13 +19,8 @@ from grader.kernel.machine.tensors import extent
 
 GUARD_BYTES = 64 * 1024
 POISON = 0xFF
-# The lowest byte of each element that a submission has allocated and nobody has written: a NaN too,
-# but not the one that arithmetic makes of the bytes between the elements of an input. Each
-# allocation has a mark of its own, which arithmetic in one dtype keeps (quiet NaN in bf16 too).
-MARKS = range(0xC1, 0xE5)
 # The worker puts it in place of the mark where an output has the mark of its own memory.
 UNWRITTEN = range(0xE5, 0xE6)
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by an element's bytes
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -82,13 +77,6 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
     returns: tuple[str, ...]
     gradients: bool
-
-
-def marked(values: torch.Tensor, marks: range) -> torch.Tensor:
-    """Return where a tensor holds the NaN of memory that nobody wrote, with one of these marks."""
-    word = _WORDS[values.element_size()]  # the mark is its lowest byte, those above are 0xFF
-    raw, above = values.contiguous().view(word), -256 if word.is_signed else 0
-    return (raw >= above + marks[0]) & (raw <= above + marks[-1])
 
 
 def dense_strides(size: tuple[int, ...]) -> tuple[int, ...]:

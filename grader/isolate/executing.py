@@ -103,7 +103,7 @@ class Replay:
         except Exception as error:
             raise_at(error, self._engine.path, self._lines)
         made, taken = tree_leaves(found), tree_leaves([given, named])
-        self._engine.operated(taken, made or taken)
+        self._engine.operated(taken, made or taken, self._lines[-1] if self._lines else 0)
         if operators.tells(func, given):
             tensors = [x for x in made if isinstance(x, torch.Tensor)]
             described = [

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from grader.isolate import plan
-from grader.isolate.arena import MARKS, POISON, UNWRITTEN, Arena, Call, Layout, marked
+from grader.isolate.arena import POISON, UNWRITTEN, Arena, Call, Layout
 from grader.isolate.evidence import CallEvidence
 from grader.isolate.operators import READS
 from grader.isolate.placing import place
 from grader.isolate.sandbox import PATIENCE, Sandbox
+from grader.kernel.marks import marked
 from grader.kernel.observers.rounds import Rounds, RoundsShape
 from grader.kernel.observers.trace import Trace, TraceShape
 from grader.source.policy.operators import MOST_READ, opened
@@ -276,7 +277,7 @@ class Session:
             result=result,
             outputs=outputs,
             unwritten={name: marked(values, UNWRITTEN) for name, values in outputs.items()},
-            left_over={name: marked(values, MARKS) for name, values in outputs.items()},
+            left_over={name: marked(values) for name, values in outputs.items()},
             **noted,
             **_changed(before, after, layout),
             output=self._output(),

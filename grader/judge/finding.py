@@ -183,15 +183,17 @@ class CaseFindings:
         return self.of(Verdict.FAIL, f"{headline} operands", wrong=wrong, help=help)
 
     def wrong(
-        self, called: Called, seen: Seen, *, kept: bool, bare: bool, small: str | None
+        self, called: Called, seen: Seen, *, kept: bool, first: bool, bare: bool, small: str | None
     ) -> Finding:
         """Return the finding of wrong numbers, by the first way to become wrong that applies.
 
         They are never written, NaN of other memory, made from lanes of a `bare` load, rounded,
-        computed as NaN, `kept` from an earlier call, raced for, or plainly wrong.
+        computed as NaN, `kept` from an earlier call, raced for, or plainly wrong. `first`: a
+        call is the first of its case, and no earlier one had this result.
         """
         evidence, shown, line, spot = called.evidence, called.differences[0], 0, None
         name, extent = shown.name, shown.extent
+        names = tuple(difference.name for difference in called.differences)
         got, unwritten = evidence.outputs[name], evidence.unwritten[name]
         left_over = evidence.left_over[name]
         if bool(unwritten.any()):
@@ -226,12 +228,17 @@ class CaseFindings:
             help = f"the first NaN comes out of this line: {how}" if how else help
         elif kept:
             headline = f"{name} is wrong in a second call with other values of the same shape"
-            help = "a result may depend on nothing that an earlier call left behind"
-        elif remark := outcome.of_remark(evidence, [d.name for d in called.differences]):
+            if first:
+                headline = f"{are(names)} wrong after other calls, and right in a new process"
+            help = (
+                "a result may depend on nothing that an earlier call left behind, as in a tensor or"
+                " a dict of the module, or in a cache: allocate it, or set it to zero, in each call"
+            )
+        elif remark := outcome.of_remark(evidence, names):
             headline, line, help = remark.headline, remark.line, remark.help
             extent = "; ".join(filter(None, (remark.extent, extent)))
         else:
-            headline, help = self._plainly(tuple(d.name for d in called.differences))
+            headline, help = self._plainly(names)
         if seen.fault:
             help = f"{_SEARCH_FAILED}{seen.fault}"[:_HELP_LIMIT]
         return self.of(
@@ -289,6 +296,15 @@ class CaseFindings:
             headline = f"the ValueError {begins}: got {reply.text!r}; {wanted}"
             return self.of(Verdict.FAIL, headline, line=reply.line)
         return Finding(verdict=Verdict.PASS)
+
+
+def unusable(source: Source, *, again: bool) -> Finding:
+    """Return the finding of a file that cannot run."""
+    assert source.verdict is not None and source.message is not None
+    if not again:
+        return Finding(verdict=source.verdict, message=source.message)
+    headline = f"not run: {source.message.headline}"
+    return Finding(verdict=Verdict.SKIPPED, message=Message(headline=headline))
 
 
 def first_named(text: str, problem: Problem) -> str | None:

@@ -35,7 +35,7 @@ from grader.judge import scoring
 from grader.judge.awaited import with_awaited
 from grader.judge.case import CheckCase
 from grader.judge.compile_run import CompileRun
-from grader.judge.finding import CaseFindings
+from grader.judge.finding import CaseFindings, unusable
 from grader.judge.looks import Looks, Seen
 from grader.judge.roundings import hidden_rounding, of_tf32
 from grader.judge.sessions import Sessions
@@ -43,7 +43,7 @@ from grader.judge.smallest import smaller_case
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.findings import CaseBegins, CauseFound, Event, Evidence, Finding, Phase
-from grader.spec.grade_record import Message, Verdict
+from grader.spec.grade_record import Verdict
 from grader.spec.inputs import Inputs, case_seed, invalidate, make_inputs
 from grader.spec.problem import Problem
 from grader.spec.problem_tables import WORK
@@ -89,6 +89,7 @@ class ProblemRun:
         self._raised: set[tuple[str, int]] = set()  # errors of supported calls, and their lines
         self._overwritten: str | None = None  # what a call wrote to and may not
         self._right: set[bytes] = set()  # digests of outputs
+        self._kept: dict[str, bool] = {}  # by check: whether a wrong call is right without others
 
     def judge(self, at: CheckCase) -> Finding:
         """Call the submission; its outputs must be the reference's, or the call be refused.
@@ -98,7 +99,7 @@ class ProblemRun:
         """
         if self.source.verdict is not None:
             self.calls += 1
-            return _unusable(self.source, again=self.calls > 1)
+            return unusable(self.source, again=self.calls > 1)
         session = self._begin(self.sessions.of(at), *at.place)
         earlier, self.calls = self.calls, self.calls + 1
         at = at.on_machine() if session.machine else at
@@ -252,10 +253,13 @@ class ProblemRun:
     ) -> Finding:
         """Call as often as it takes to say what is wrong about the numbers."""
         outputs = called.evidence.outputs
-        kept = _digest(outputs[called.differences[0].name]) in self._right
-        if number and not kept:  # it may be right without an earlier call
+        kept = same = _digest(outputs[called.differences[0].name]) in self._right
+        id, known = called.check.id, self._kept
+        may_keep = id not in known and (any(known.values()) or not known)
+        # It may be right without earlier calls, which the first of a case has behind it, too.
+        if not kept and (number or (session.machine and self.calls > 1 and may_keep)):
             session.close()
-            kept = _is_right_again(session, called)
+            kept = known[id] = _is_right_again(session, called)
         nan = any(bool(outputs[d.name].isnan().any()) for d in called.differences)
         bare = nan and session.machine and _is_right_again(session, called, lenient=True)
         if bare:  # then undefined lanes make the state wrong, and not its own lines
@@ -265,7 +269,8 @@ class ProblemRun:
         if not kept and self._shrinks and session.device == "cpu" and called.case.layout != "far":
             self._shrinks -= 1
             small = smaller_case(session, called)
-        return say.wrong(called, seen, kept=kept, bare=bare, small=small)
+        first = not (number or same)
+        return say.wrong(called, seen, kept=kept, first=first, bare=bare, small=small)
 
     def _look_at_out(self, session: Session, at: CheckCase, called: Called) -> None:
         """Note whether a backward pass writes to `out`, which is the caller's by then.
@@ -350,15 +355,6 @@ class ProblemRun:
         return Evidence(figures=figures)
 
 
-def _unusable(source: Source, *, again: bool) -> Finding:
-    """Return the finding of a file that cannot run."""
-    assert source.verdict is not None and source.message is not None
-    if not again:
-        return Finding(verdict=source.verdict, message=source.message)
-    headline = f"not run: {source.message.headline}"
-    return Finding(verdict=Verdict.SKIPPED, message=Message(headline=headline))
-
-
 @functools.cache
 def _beside() -> ThreadPoolExecutor:
     """Return the thread in which what is expected is computed."""
@@ -382,7 +378,9 @@ def _result(called: Called) -> Result:
     before = {name: evidence.unwritten[name] | evidence.left_over[name] for name in wrong}
     computed = any(bool((nan[name] & ~before[name]).any()) for name in wrong)
     first, any_nan = called.differences[0].place, any(bool(found.any()) for found in nan.values())
-    return Result(wrong, any_nan, close, first[:3] if len(first) > 2 else None, computed)
+    left_over = any(bool(evidence.left_over[name].any()) for name in wrong)
+    place = first[:3] if len(first) > 2 else None
+    return Result(wrong, any_nan, close, place, computed, left_over)
 
 
 def _varies(evidence: CallEvidence, name: str) -> bool:

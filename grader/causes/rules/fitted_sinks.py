@@ -138,6 +138,10 @@ def _sums(known: Known) -> dict[str, Sum]:
         "the sum of {} over batch and heads, at row h": lambda terms: terms.sum((0, 1))[heads],
         "the sum of {} of another head": lambda terms: terms.sum((0, 2)).roll(1),
     }
+    for tile in filter(lambda tile: tile < known.seqlen_q and known.seqlen_q % tile, TILES):
+        rows = known.seqlen_q // tile * tile
+        name = f"the sum of {{}} over the first {rows} rows alone (whole tiles of {tile})"
+        found[name] = functools.partial(_of_first, rows)
     if known.seqlen_q < len(heads):
         del found["the sum of {} over batch and heads, at row h"]
     if known.group_size > 1:  # the sum of each head at the place of another one
@@ -148,6 +152,10 @@ def _sums(known: Known) -> dict[str, Sum]:
         ):
             found[name] = functools.partial(_added_at, place)
     return found
+
+
+def _of_first(rows: int, terms: torch.Tensor) -> torch.Tensor:
+    return terms[:, :, :rows].sum((0, 2))
 
 
 def _added_at(place: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:

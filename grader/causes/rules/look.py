@@ -45,6 +45,7 @@ def _of_attention(
     yield sums.at_line(trace, Counter.UNWRITTEN_LINE)
     yield placement.misplaced(case, trace, result)
     yield rows.query_rows(case, trace)
+    yield sums.unwritten(trace, result)
     yield pointers.strides(case, trace)
     yield placement.overwritten(case, trace, result)
     yield placement.along_keys(trace, result)  # a transposed tile matches later rules as well

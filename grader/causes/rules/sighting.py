@@ -85,7 +85,8 @@ by_numbers = functools.partial(Sighting, kind=Kind.NUMBERS)
 class Result:
     """Names of the wrong outputs of a call, whether one holds NaN, and whether all are close.
 
-    `computed_nan`: one holds NaN that was computed, and did not lie in memory before the call.
+    `computed_nan`: one holds NaN that was computed, and did not lie in memory before the call;
+    `left_over`: one holds NaN of other memory that nobody wrote, or what was made from that.
     `close`: rounding can explain the errors, which are a few hundredths of the values. `place` is
     batch, head and row of the worst element of the first output, None if it has no such axes.
     """
@@ -95,6 +96,7 @@ class Result:
     close: bool
     place: tuple[int, int, int] | None = None
     computed_nan: bool = False
+    left_over: bool = False
 
 
 def repeated(trace: Trace, *names: str) -> list[dict[str, Any]]:

@@ -34,6 +34,15 @@ def at_line(trace: Trace, counter: Counter) -> Sighting | None:
     return Sighting(id, line, located=counter in located) if line else None
 
 
+def unwritten(trace: Trace, result: Result) -> Sighting | None:
+    """Find where elements that nobody wrote are read, if a wrong result was made from them."""
+    forms = (Counter.UNWRITTEN_ELEMENT_LINE, "element"), (Counter.UNWRITTEN_OPERAND_LINE, "operand")
+    for counter, variant in forms if result.left_over else ():
+        if line := trace.count(counter):
+            return Sighting("UNWRITTEN-READ", line, part="", variant=variant)
+    return None
+
+
 def scores_left_out(trace: Trace) -> Sighting | None:
     for column, variant in (("discarded", ""), ("bare", "only_chooses")):
         if line := int(trace.arrays["products"][column][SCORES]):

@@ -145,12 +145,12 @@ class Engine:
                     error = OutOfBounds(_WRAPS, self.wraps[0], Outside.WRAPS)
                 raise_at(error, self.path, callers)
 
-    def operated(self, given: list[Any], made: list[Any]) -> None:
-        """Report a PyTorch operator that ran on `given`, and what it `made` or changed."""
+    def operated(self, given: list[Any], made: list[Any], line: int) -> None:
+        """Report an operator of PyTorch at a line, what it was `given`, and what it `made`."""
         if self._observe is not None:
             both = [tuple(x for x in one if isinstance(x, torch.Tensor)) for one in (given, made)]
             with unseen():
-                self._observe(Flowed(*both))
+                self._observe(Flowed(*both, line))
 
     def program(self, kernel: capture.Kernel) -> Program:
         """Return the program of a kernel, translated on first use."""

@@ -89,10 +89,14 @@ class Computed:
 
 @dataclasses.dataclass(frozen=True)
 class Flowed:
-    """A launch or an operator is over: its `targets` may hold results of its `sources`."""
+    """A launch or an operator is over: its `targets` may hold results of its `sources`.
+
+    `line` is that of an operator in the submission, 0 for a launch.
+    """
 
     sources: tuple[Tensor, ...]
     targets: tuple[Tensor, ...]
+    line: int = 0
 
 
 Event = Launched | Access | RoundEnded | Multiplied | Computed | Flowed

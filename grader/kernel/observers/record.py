@@ -136,6 +136,12 @@ class Record:
     def note_line(self, counter: Counter) -> None:
         self.counters[counter] = self.where.line
 
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether the call has read an element that nobody wrote: later ones may come from it."""
+        seen = Counter.UNWRITTEN_ELEMENT_LINE, Counter.UNWRITTEN_OPERAND_LINE
+        return bool(self.counters[[*seen]].any())
+
 
 def _lines(node: Any) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)

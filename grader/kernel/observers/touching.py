@@ -11,6 +11,7 @@ from grader.kernel.machine import events
 from grader.kernel.machine.arrays import whole
 from grader.kernel.machine.notes import together
 from grader.kernel.machine.tensors import extent
+from grader.kernel.marks import marked, marks_in
 from grader.kernel.observers import trace
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.pairs import Pairs
@@ -20,6 +21,7 @@ from grader.kernel.observers.record import Record, as_numpy
 from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.stores import Stores
 from grader.kernel.observers.trace import Counter
+from grader.kernel.observers.watch import storage_of
 
 _NONE = -1
 _MAX_ELEMENTS = 2**24  # of a tensor, to remember which were read
@@ -83,7 +85,28 @@ class Touching:
             if operand is not None and operand.name == "out" and not made and is_blank(tensor):
                 record.note_line(Counter.UNWRITTEN_LINE)
             self._reads.note(touched, tensor, floating=floating, made=made)
+            if not of_input and self._is_unwritten(event, touched):
+                line = record.where.in_kernel(event.op)
+                record.counters[Counter.UNWRITTEN_ELEMENT_LINE] = line
         return located and located.note
+
+    def flowed(self, event: events.Flowed) -> None:
+        """Note the first operator of PyTorch whose result has the mark of an operand."""
+        if not event.line or self._record.has_unwritten:
+            return
+        own = {storage_of(tensor) for tensor in event.sources}
+        made = [tensor for tensor in event.targets if storage_of(tensor) not in own]
+        found = set().union(*map(marks_in, made))
+        if found and found & set().union(*map(marks_in, event.sources)):
+            self._record.counters[Counter.UNWRITTEN_OPERAND_LINE] = event.line
+
+    def _is_unwritten(self, event: events.Computed, touched: Touched) -> bool:
+        """Whether an active lane is the first of the call to load what nobody wrote."""
+        value, type = event.results[0], event.types[-1]
+        if self._record.has_unwritten or not type.is_float or not bool(value.isnan().any()):
+            return False
+        found = as_numpy(whole(marked(value), type.shape, len(event.programs)))
+        return bool((found[touched.chosen] & touched.active).any())
 
     def _note_load(self, found: Located) -> None:
         record, operand, active = self._record, found.operand, found.touched.active

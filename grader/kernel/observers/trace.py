@@ -73,6 +73,8 @@ class Counter(enum.IntEnum):
     BESIDE = 34  # elementwise products that are no known multiply-adds
     ZERO_LINE = 35  # a division by 0, in a row that exists
     DISTINCT_MADE = 36  # different elements read of what the call's own kernels made
+    UNWRITTEN_ELEMENT_LINE = 37  # the first load of an element that nobody had written
+    UNWRITTEN_OPERAND_LINE = 38  # the first operator of PyTorch that computed with such a one
 
 
 def numbers(*names: str) -> np.dtype:

@@ -84,6 +84,8 @@ class Tracing:
             self._record.round_ended(event)
             if self._steps:
                 self._steps.round_ended(event)
+        elif isinstance(event, events.Flowed):
+            self._touching.flowed(event)
         elif isinstance(event, events.Computed):
             self._where.at(event.op)
             if event.op.name in kinds.COMBINING:
