@@ -112,7 +112,7 @@ def _copied(x):
     [
         (lambda x: x.half(), True),
         (lambda x: x.half().float(), True),
-        (lambda x: x.bfloat16().float(), True),
+        (lambda x: x.bfloat16().double().float(), True),
         (lambda x: torch.zeros_like(x).copy_(x.half()), True),
         (lambda x: (x.half() * 1.0).float(), True),
         (_copied, True),

@@ -141,14 +141,13 @@ class Exact(DispatchMode):
 
         The same numbers may lie there until the launch ends only if the kernel does not store.
         """
-        if memory.exact is None or memory.may_change:
+        line = self._made.get(_storage(memory.flat))
+        if not line or memory.exact is None or memory.may_change or site.key < 0:
             return self.settled(site, values)
-        line = self._made.get(_storage(memory.flat), abs(site.key))
-        site = site._replace(key=line if site.key > 0 else -line, name=memory.name)
-        read = self._read.setdefault(site.key, [])
+        read = self._read.setdefault(line, [])
         if not any(memory.exact is one for one in read):
             read.append(memory.exact)
-        return self.settled(site, values)
+        return self.settled(site._replace(key=line, name=memory.name), values)
 
     def given(self, memory: Tensor) -> Tensor | None:
         """Return the values that a kernel reads in a tensor that it gets, None for integers."""
@@ -156,20 +155,22 @@ class Exact(DispatchMode):
 
     def _computed(self, name: str, given: Any, values: Any) -> Any:
         """Settle the values of one argument of an operator that computes with them."""
-        if not isinstance(given, torch.Tensor) or given.dtype not in _HALVES or not self.line:
+        if not isinstance(given, torch.Tensor) or given.dtype not in _HALVES:
             return values
-        key = self._made.get(_storage(given), self.line)
-        self._read.setdefault(key, []).append(values)
-        return self.settled(Site(key, "", given.dtype, name), values)
+        line = self._made.get(_storage(given))
+        if not line:  # an input
+            return values
+        self._read.setdefault(line, []).append(values)
+        return self.settled(Site(line, "", given.dtype, name), values)
 
     def ends(self, results: Iterable[Tensor]) -> None:
-        """Forget the sites of memory that is read, whose numbers the call returns: `results`.
+        """Forget the sites of what was read from memory if the call returns all of it in `results`.
 
         The delta of a backward pass is computed from `out`, which has to be rounded.
         """
-        storages = {_storage(x): x for x in results if x.dtype in _DTYPES}
-        every = [self.read(_whole(x)) for x in storages.values()]
-        final = torch.cat(every) if every else torch.empty(0, dtype=torch.float64)
+        storages = {_storage(x): (x.untyped_storage(), x.dtype) for x in results}
+        whole = [torch.empty(0, dtype=dtype).set_(memory) for memory, dtype in storages.values()]
+        final = torch.cat([torch.empty(0, dtype=torch.float64), *map(self.read, whole)])
         for key, read in self._read.items():
             if key in self.found and all(self._are_in(final, x, key) for x in read):
                 del self.found[key]
@@ -211,16 +212,17 @@ class Exact(DispatchMode):
         tensors = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
         wide = tree_map(self._wide, given)  # before an operator changes its operand in place
         result = function(*args, **given[1])
-        if not isinstance(result, torch.Tensor):
+        known = {_storage(x) for x in tensors}
+        made = {_storage(x) for x in tree_leaves(result) if isinstance(x, torch.Tensor)}
+        self._made.update(dict.fromkeys(made - known, self.line))
+        in_place = function._schema.is_mutable
+        if not isinstance(result, torch.Tensor) or name in _UNKNOWN:
             return result
-        is_shared = any(_storage(result) == _storage(x) for x in tensors)
-        if not is_shared:
-            self._made[_storage(result)] = self.line
-        if result.dtype not in _DTYPES or not any(x.dtype in _DTYPES for x in tensors):
+        if result.dtype not in _DTYPES and (in_place or result.dtype is not torch.float64):
             return result
-        if name in _UNKNOWN or (is_shared and not function._schema.is_mutable):
+        if not any(x.dtype in _DTYPES for x in tensors) or (made <= known and not in_place):
             return result  # the latter is a view
-        base, widens = name.removesuffix("_"), result.dtype is torch.float32
+        base, widens = name.removesuffix("_"), result.dtype not in _HALVES
         if base not in _PRODUCTS and (widens or base not in _PASSING):
             wide = tree_map(functools.partial(self._computed, name), given, wide)
         values = function(*wide[0], **wide[1])
@@ -241,9 +243,3 @@ class Exact(DispatchMode):
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    """Return all that lies in a tensor's storage."""
-    storage = tensor.untyped_storage()
-    return torch.empty(0, dtype=tensor.dtype).set_(storage)
