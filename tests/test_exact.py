@@ -22,6 +22,7 @@ from tests import forked
 from tests.harness import cases_of, edited, model_answer, run_of
 from tests.on_machine import machine_in_process
 from tests.shares import drawn
+from tests.trials import right_answers
 
 _quick = forked.quick
 
@@ -88,7 +89,7 @@ def test_roundings_that_others_are_computed_from_are_told_from_those_of_dots_and
 def _found(kernel):
     """What a kernel rounds."""
     torch.manual_seed(0)
-    engine, exact = Engine(__file__), Exact((), 0)
+    engine, exact = Engine(__file__), Exact(())
     tensors = [torch.rand(16, 16).half() for _ in range(3)]
     engine.reset(exact=exact)
     with machine_in_process(engine, globals()):
@@ -102,26 +103,56 @@ def reads(x, y):
     tl.store(y + i, tl.load(x + i).to(tl.float32))
 
 
+def _copied(x):
+    return torch.stack([x.half(), x.half()])[1].clone()
+
+
 @pytest.mark.parametrize(
-    ("rounded", "queries", "is_computed_from"),
+    ("rounded", "is_computed_from"),
     [
-        (lambda x: x.half(), 64, True),
-        (lambda x: x.half().float(), 64, True),
-        (lambda x: x.bfloat16().float(), 64, True),
-        (lambda x: x, 64, None),
-        (lambda x: x.half(), 16, False),
+        (lambda x: x.half(), True),
+        (lambda x: x.half().float(), True),
+        (lambda x: x.bfloat16().double().float(), True),
+        (lambda x: torch.zeros_like(x).copy_(x.half()), True),
+        (lambda x: (x.half() * 1.0).float(), True),
+        (_copied, True),
+        (lambda x: (torch.eye(64) * torch.mv(torch.eye(64).half(), x.half()).sum()).sum(1), True),
+        (lambda x: x, None),
+        (lambda x: (x.half(), x)[1], False),
+        (lambda x: (_copied(x), torch.mv(torch.eye(64).half(), x.half()), x)[2], False),
     ],
 )
-def test_a_number_of_each_query_has_32_bits(rounded, queries, is_computed_from):
-    exact, engine, y = Exact((), queries), Engine(__file__), torch.zeros(64)
+def test_a_number_in_memory_that_others_are_computed_from_has_32_bits(rounded, is_computed_from):
+    found, _, _ = _read_by_a_kernel(rounded)
+    assert any(key > 0 for key in found) == bool(is_computed_from)
+    assert bool(found) == (is_computed_from is not None)
+
+
+def test_a_number_that_is_read_is_exact():
+    _, y, x = _read_by_a_kernel(lambda x: x.half())
+    assert torch.equal(y, x.double())
+
+
+def _read_by_a_kernel(make, results=lambda x: []):
+    """What is rounded on line 1, where `make` makes what a kernel reads; what it stores, and x."""
+    exact, engine, y = Exact(()), Engine(__file__), torch.zeros(64)
     exact.line = 1
     x = torch.linspace(0.1, 9.0, 64)
     engine.reset(exact=exact)
     with machine_in_process(engine, globals()), exact:
-        reads[(1,)](rounded(x), y)
-    signs = set() if is_computed_from is None else {is_computed_from}
-    assert {key > 0 for key in exact.found} == signs
-    assert torch.equal(exact.of(y), x.double())
+        made = make(x)
+        reads[(1,)](made, y)
+    exact.ends(results(made))
+    return exact.found, exact.of(y), x
+
+
+@pytest.mark.parametrize(
+    ("results", "is_computed_from"),
+    [(lambda x: [x], False), (lambda x: [x[:32]], False), (lambda x: [2.0 * x], True)],
+)
+def test_others_may_be_computed_from_a_result(results, is_computed_from):
+    found, _, _ = _read_by_a_kernel(lambda x: x.half(), results)
+    assert any(key > 0 for key in found) == is_computed_from
 
 
 # Relative; of gradients 1e-6: exp2 takes lse times log2(e), which is an fp32 constant.
@@ -150,7 +181,7 @@ def _session(problem):
 
 def _called_here(case, inputs, outputs, rounding):
     """Call p01, whose PyTorch computes in 64 bits beside."""
-    exact, names = Exact(rounding, 0), {}
+    exact, names = Exact(rounding), {}
     given.offer_given()
     exec(model_answer("p01"), names)
     with torch.no_grad(), exact:
@@ -161,7 +192,7 @@ def _called_here(case, inputs, outputs, rounding):
 _SCORES = 'scores = tl.dot(q, tl.trans(k), input_precision="ieee")'
 _FP32, _FP16 = 0, 2  # cases of the check ieee
 _ALPHA = "acc * rescale[:, None]"
-# Problem, check and case, what is said, what is named, the line, and the edits.
+# Problem or unusual answer, check and case, what is said, what is named, the line, and the edits.
 _ROUNDED = {
     "products": (
         "p02", "products", 0,
@@ -190,20 +221,31 @@ _ROUNDED = {
         "ROUNDED-TO-16-BITS", "acc.to(", (_ALPHA, "acc.to(tl.bfloat16) * rescale[:, None]"),
     ),
     "lse": (
-        "p08", "ieee", _FP16, "a number is rounded to fp16 before it is used",
+        "p08", "ieee", _FP16, "lse_ptr is rounded to fp16 before it is used",
         "ROUNDED-TO-16-BITS", "ctx.save_for_backward(",
         ("ctx.save_for_backward(q, k, v, out, lse)",
          "ctx.save_for_backward(q, k, v, out, lse.to(q.dtype))"),
     ),
     "delta": (
         "p08", "ieee", _FP16, "delta_ptr is rounded to fp16 before it is used",
-        "ROUNDED-TO-16-BITS", "_dq_kernel[",
+        "ROUNDED-TO-16-BITS", "delta = torch.empty(",
         ("dtype=torch.float32, device=out.device", "dtype=out.dtype, device=out.device"),
     ),
     "the sum of a group": (
         "p08", "ieee", _FP16, "dk is rounded to fp16 before it is used",
         "ROUNDED-TO-16-BITS", "dk = dk.to(",
         ("dk *= softmax_scale", "dk = dk.to(k.dtype).to(tl.float32)\n    dk *= softmax_scale"),
+    ),
+    "parts of a group": (
+        "p08-heads_apart", "half_groups", 0, "a number is rounded to fp16 before it is used",
+        "ROUNDED-TO-16-BITS", "dk, dv = (torch.empty(",
+        ("(torch.empty(q.shape, dtype=torch.float32,", "(torch.empty(q.shape, dtype=q.dtype,"),
+    ),
+    "the terms of a sum": (
+        "p09", "half_dsink", 0, "a number is rounded to fp16 before it is used",
+        "ROUNDED-TO-16-BITS", "dsink_logits = -(sink_p",
+        ("delta).sum((0, 2)).to(sink_logits.dtype)",
+         "delta).to(sink_logits.dtype).sum((0, 2))"),
     ),
     "an operand": (
         "p08", "ieee", _FP32,
@@ -222,7 +264,7 @@ def test_a_rounding_that_alone_is_wrong_is_named_with_its_line(name):
     assert line in source.splitlines()[finding.message.line - 1]
     assert "without any rounding" in f"{finding.message.extent} {finding.message.help}"
     ((id, at),) = causes
-    assert (id, at) == (f"{problem_id.upper()}-{cause}", finding.message.line)
+    assert (id, at) == (f"{problem_id[:3].upper()}-{cause}", finding.message.line)
 
 
 _WRONG = {
@@ -246,7 +288,9 @@ def test_a_formula_that_is_wrong_without_any_rounding_is_no_rounding(name):
 
 def _judged(problem_id, check_id, number, edits):
     """The source of a wrong answer, and what is said and named of one case."""
-    source, problem = edited(model_answer(problem_id), *edits), load_problem(problem_id)
+    is_model = problem_id in problem_ids()
+    right = model_answer(problem_id) if is_model else right_answers("unusual")[problem_id][1]
+    source, problem = edited(right, *edits), load_problem(problem_id[:3])
     run = run_of(source, problem)
     try:
         check, index, case = cases_of(problem, [check_id])[number]

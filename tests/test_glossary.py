@@ -41,7 +41,7 @@ CHOICES = {
     "values": cases.Values,
     "layout": cases.Layout,
     "dout_layout": cases.Layout,
-    "sink_logits_values": typing.Literal["normal", "neg_inf"],
+    "sink_logits_values": typing.Literal["normal", "neg_inf", "half"],
     "dtype": cases.Dtype,
 }
 
@@ -54,7 +54,7 @@ def test_these_are_all_the_choices_of_a_case():
     }
     assert words == set(CHOICES)
     values = cases.CaseTable.model_fields["sink_logits_values"].annotation
-    assert set(typing.get_args(typing.get_args(values)[0])) == {"normal", "neg_inf"}
+    assert set(typing.get_args(typing.get_args(values)[0])) == {"normal", "neg_inf", "half"}
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,7 @@ class Watching(contextlib.ExitStack):
         self._exact = request["exact"]
         self._how = {name: request[name] for name in ("lenient", "far", "seconds")}
         if request["rounding"] is not None:
-            queries = inputs["q"].shape[:-1].numel() if "q" in inputs else 0
-            self._how["exact"] = Exact(request["rounding"], queries)
+            self._how["exact"] = Exact(request["rounding"])
         self._engine = engine
         self._watch, self._trace, self._steps = Watch(engine.path), None, None
         self._races: list[tuple[int, str, list[str]]] = []
@@ -83,6 +82,8 @@ class Watching(contextlib.ExitStack):
             self._races = self._watch.races_of(found)
             if self._trace:
                 self._trace.finish(found)
+            if self._engine.exact:
+                self._engine.exact.ends(found.values())
 
     def reply(self, nonce: int) -> Reply:
         """Return what was seen of a call that came back."""
@@ -96,7 +97,9 @@ class Watching(contextlib.ExitStack):
             return Reply(nonce, Status.TRACE_FAILED, text=self._trace.fault)
         line, text = (self._races[0][0], json.dumps(self._races)) if self._races else (0, "")
         if self._engine.exact:
-            sites = list(self._engine.exact.found.values())[:_MOST_SITES]
+            # First those that others are computed from: a right result hides no others.
+            sites = sorted(self._engine.exact.found.values(), key=lambda site: site.key < 0)
+            sites = sites[:_MOST_SITES]
             said = [(site.key, site.name, DTYPE_NAMES[site.dtype], site.use) for site in sites]
             line, text = 0, json.dumps(said)
         return Reply(nonce, Status.OK, line, error_type="race" if text else "", text=text)

@@ -104,7 +104,7 @@ class CaseTable(Table):
     dout_layout: Layout | None = None
     values: Values | None = None
     sink_logits: bool | None = None
-    sink_logits_values: Literal["normal", "neg_inf"] | None = None
+    sink_logits_values: Literal["normal", "neg_inf", "half"] | None = None
     is_causal: bool | None = None
     softmax_scale: float | None = None
     window_size: int | float | Draw | None = None
@@ -188,8 +188,8 @@ class Case:
             size.append(f"head_dim={self.head_dim}")
         size += [f"{name}={value}" for name, value in self.options]
         if self.sink_logits:
-            infinite = self.sink_logits_values == "neg_inf"
-            size.append("sink_logits=-inf" if infinite else "sink_logits")
+            values = {"normal": "", "neg_inf": "=-inf"}
+            size.append("sink_logits" + values.get(self.sink_logits_values, "=half"))
         size.append(self.dtype)
         defaults = (("layout", "dense"), ("dout_layout", "dense"), ("values", "normal"))
         for name, default in defaults:

@@ -82,7 +82,8 @@ def make_inputs(problem: Problem, case: Case, seed: int, device: str = "cpu") ->
         logits[1::2] *= -1.0
         if case.sink_logits_values == "neg_inf":
             logits = torch.full_like(logits, -math.inf)
-        tensors["sink_logits"] = logits
+        half = case.sink_logits_values == "half"
+        tensors["sink_logits"] = logits.to(dtype) if half else logits
     dout = None
     if problem.gradients or "dout" in problem.inputs:
         dout = normal(*q.shape)

@@ -7,28 +7,38 @@ which rounds only if a call in exact mode asks for it by the site's key.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+import functools
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from grader.kernel.dispatch import DispatchMode
 from grader.kernel.machine import kinds
 from grader.kernel.machine.arrays import DTYPES, Tensor, cast, dtype_of
 from grader.kernel.machine.flow import made_of, reached
-from grader.kernel.machine.tensors import flat
+from grader.kernel.machine.tensors import Memory, flat
 from grader.kernel.machine.ttir import Module, Operation
 
 _WIDENED = ("f16", "bf16", "f32")
 _HALF = ("f16", "bf16")
 _CASTS = ("arith.truncf", "tt.fp_to_fp")
 _DTYPES = [DTYPES[name] for name in _WIDENED]
-_FEWEST = 32  # queries: with fewer, other tensors may have as many numbers by chance
+_HALVES = [DTYPES[name] for name in _HALF]
 # Operations that pass numbers on unchanged.
 _MOVES = {"tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.join"}
 _MOVES |= {"tt.split", "tt.cat", "tt.gather", "arith.select", *kinds.PASSING}
 _NO_SITES = {"arith.constant", *kinds.CONTROL, *_MOVES}
+# Operators of PyTorch that do so, by their names without the "_" of those in place; and products,
+# whose operands may be rounded.
+_PASSING = set(
+    "_to_copy _unsafe_index _unsafe_view cat clone constant_pad_nd copy fill flip full_like gather"
+    " index index_copy index_fill index_put index_select lift_fresh masked_fill masked_scatter neg"
+    " new_full new_ones new_zeros ones_like repeat roll scatter select_backward select_scatter"
+    " slice_backward slice_scatter stack take where zero zeros_like".split()
+)
+_PRODUCTS = {"mm", "bmm", "mv", "dot", "addmm", "baddbmm"}
 _UNKNOWN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
@@ -103,19 +113,17 @@ class Exact(DispatchMode):
     """One call in exact mode; `found` has the sites that change numbers if they round.
 
     Kernels and PyTorch operators store rounded numbers in memory; a read returns the exact ones, as
-    long as memory still holds those that they were rounded to.
+    long as memory still holds those that they were rounded to. A read for an operation that
+    computes is a site as well, on the line that made the tensor.
     """
 
-    def __init__(self, rounding: Collection[int], queries: int) -> None:
-        """Round at the sites with these keys; `line` is the running line of the host code.
-
-        A tensor with a number for each of the `queries` of all heads, such as lse or delta, counts
-        as one that other numbers are computed from.
-        """
+    def __init__(self, rounding: Collection[int]) -> None:
+        """Round at the sites with these keys; `line` is the running line of the host code."""
         super().__init__()
-        self._rounding = frozenset(rounding)
-        self._queries, self.line = queries, 0
+        self._rounding, self.line = frozenset(rounding), 0
         self._kept: list[tuple[int, torch.dtype, Tensor]] = []  # addresses, types, and exact values
+        self._made: dict[int, int] = {}  # by address of a storage, the line that made it
+        self._read: dict[int, list[Tensor]] = {}  # by key, values that lay in memory when read
         self.found: dict[int, Site] = {}
 
     def rounds(self, site: Site) -> bool:
@@ -128,21 +136,48 @@ class Exact(DispatchMode):
             self.found.setdefault(site.key, site)
         return rounded if self.rounds(site) else values
 
-    def _of_host(self, values: Tensor, dtype: torch.dtype, name: str, use: str) -> Tensor:
-        """Settle values that the running host line makes, or passes to a kernel."""
-        if dtype is torch.float32 or not self.line:
-            return values
-        key = self.line if values.numel() == self._queries >= _FEWEST else -self.line
-        return self.settled(Site(key, name, dtype, use), values)
+    def loaded(self, site: Site, memory: Memory, values: Tensor) -> Tensor:
+        """Settle what a kernel loads; where it also stores to that memory, on the line that loads.
 
-    def given(self, memory: Tensor, name: str) -> Tensor | None:
+        The same numbers may lie there until the launch ends only if the kernel does not store.
+        """
+        line = self._made.get(_storage(memory.flat))
+        if not line or memory.exact is None or memory.may_change or site.key < 0:
+            return self.settled(site, values)
+        read = self._read.setdefault(line, [])
+        if not any(memory.exact is one for one in read):
+            read.append(memory.exact)
+        return self.settled(site._replace(key=line, name=memory.name), values)
+
+    def given(self, memory: Tensor) -> Tensor | None:
         """Return the values that a kernel reads in a tensor that it gets, None for integers."""
-        if not memory.is_floating_point():
-            return None
-        values = self.read(memory)
-        if len(memory) != self._queries:
+        return self.read(memory) if memory.is_floating_point() else None
+
+    def _computed(self, name: str, given: Any, values: Any) -> Any:
+        """Settle the values of one argument of an operator that computes with them."""
+        if not isinstance(given, torch.Tensor) or given.dtype not in _HALVES:
             return values
-        return self._of_host(values, memory.dtype, name, "")
+        line = self._made.get(_storage(given))
+        if not line:  # an input
+            return values
+        self._read.setdefault(line, []).append(values)
+        return self.settled(Site(line, "", given.dtype, name), values)
+
+    def ends(self, results: Iterable[Tensor]) -> None:
+        """Forget the sites of what was read from memory if the call returns all of it in `results`.
+
+        The delta of a backward pass is computed from `out`, which has to be rounded.
+        """
+        storages = {_storage(x): (x.untyped_storage(), x.dtype) for x in results}
+        whole = [torch.empty(0, dtype=dtype).set_(memory) for memory, dtype in storages.values()]
+        final = torch.cat([torch.empty(0, dtype=torch.float64), *map(self.read, whole)])
+        for key, read in self._read.items():
+            if key in self.found and all(self._are_in(final, x, key) for x in read):
+                del self.found[key]
+
+    def _are_in(self, final: Tensor, values: Tensor, key: int) -> bool:
+        rounded = cast(cast(values, self.found[key].dtype), torch.float64)
+        return bool(torch.isin(values[(rounded != values) & (values == values)], final).all())
 
     def read(self, memory: Tensor) -> Tensor:
         """Return the values of contiguous memory as they were before rounding."""
@@ -172,20 +207,28 @@ class Exact(DispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         """Run an operator of the host, repeat it in 64 bits, and remember the exact result."""
-        kwargs = kwargs or {}
+        given = args, kwargs or {}
         name = function._schema.name.partition("::")[2]
-        tensors = [x for x in args if isinstance(x, torch.Tensor)]
-        if name in _UNKNOWN or not any(x.dtype in _DTYPES for x in tensors):
-            return function(*args, **kwargs)
-        wide = tree_map(self._wide, args), tree_map(self._wide, kwargs)
-        result = function(*args, **kwargs)
-        if not isinstance(result, torch.Tensor) or result.dtype not in _DTYPES:
+        tensors = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
+        wide = tree_map(self._wide, given)  # before an operator changes its operand in place
+        result = function(*args, **given[1])
+        known = {_storage(x) for x in tensors}
+        made = {_storage(x) for x in tree_leaves(result) if isinstance(x, torch.Tensor)}
+        self._made.update(dict.fromkeys(made - known, self.line))
+        in_place = function._schema.is_mutable
+        if not isinstance(result, torch.Tensor) or name in _UNKNOWN:
             return result
-        if not function._schema.is_mutable and any(_share(result, x) for x in tensors):
-            return result  # a view
+        if result.dtype not in _DTYPES and (in_place or result.dtype is not torch.float64):
+            return result
+        if not any(x.dtype in _DTYPES for x in tensors) or (made <= known and not in_place):
+            return result  # the latter is a view
+        base, widens = name.removesuffix("_"), result.dtype not in _HALVES
+        if base not in _PRODUCTS and (widens or base not in _PASSING):
+            wide = tree_map(functools.partial(self._computed, name), given, wide)
         values = function(*wide[0], **wide[1])
         if values.dtype is torch.float64 and values.shape == result.shape and result.numel():
-            values = self._of_host(values, result.dtype, "", name)
+            if result.dtype in _HALVES and self.line:
+                values = self.settled(Site(-self.line, "", result.dtype, name), values)
             memory = flat(result)
             every = self.read(memory)
             every.as_strided(result.shape, result.stride()).copy_(values)
@@ -198,5 +241,5 @@ class Exact(DispatchMode):
         return torch.float64 if value in _DTYPES else value
 
 
-def _share(one: Tensor, other: Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -139,8 +139,8 @@ def load(op: Operation, translation: Translation) -> Run:
             memory, index, here = part
             memory.is_read = True
             loaded = torch.take(memory.as_dtype(dtype), index)
-            if memory.may_change and site:  # a sum in memory
-                loaded = accesses.state.exact.settled(site, loaded)
+            if site:
+                loaded = accesses.state.exact.loaded(site, memory, loaded)
             value = loaded if here is None else torch.where(here, loaded, value)
             accesses.tell(events.LOAD, env, part, loaded)
         env[result] = value

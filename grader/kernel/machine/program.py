@@ -235,7 +235,7 @@ class Program(Translation):
             env[parameter] = self._argument(parameter, name, value, memories)
         if exact is not None:
             for one in memories:
-                one.exact = exact.given(one.flat, one.name)
+                one.exact = exact.given(one.flat)
         if state.observe is not None:
             state.observe(events.Launched(self.module.entry, grid, tuple(memories)))
         most = min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
