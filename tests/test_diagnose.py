@@ -78,7 +78,7 @@ def test_nothing_is_named_where_nothing_is_wrong():
         lambda truth: 1.5 * truth,
         lambda truth: truth + 0.1,
         lambda truth: truth + 0.3 * torch.randn(truth.shape, dtype=truth.dtype),
-        lambda truth: truth.flip(2),
+        lambda truth: truth.flip(2) + 0.1,
         # Half of it is a mistake, and the rest is neither right nor so.
         lambda truth: torch.cat([2.0 * truth[:, :1], truth[:, 1:] + 0.2], 1),
     ],
