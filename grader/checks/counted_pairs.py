@@ -262,6 +262,13 @@ def counted_pairs(
     )
 
 
+def tiles_holding(pairs: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return which tiles of `size` hold one of the pairs, which are (..., queries, keys)."""
+    for axis, step in ((-2, size[0]), (-1, size[1])):
+        pairs = np.logical_or.reduceat(pairs, range(0, pairs.shape[axis], step), axis=axis)
+    return pairs
+
+
 def tile_map(counted: CountedPairs) -> TileMap:
     """Return the tiles of `shown_head`, one letter a tile; see `TileMap`."""
     batch, head = counted.shown_head

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from grader.checks.counted_pairs import CountedPairs
+from grader.checks.counted_pairs import CountedPairs, tiles_holding
 from grader.kernel.observers.trace import PRODUCTS
 
 
@@ -20,9 +20,7 @@ def wasted_tiles(products: Iterable[CountedPairs]) -> str:
 
 def _wasted(counted: CountedPairs) -> tuple[int, str]:
     """Return how many tiles hold no pair that is due, and where they are."""
-    visited, due = counted.visited, counted.due
-    for axis, size in ((-2, counted.tile[0]), (-1, counted.tile[1])):
-        visited, due = (_holding(pairs, size, axis) for pairs in (visited, due))
+    visited, due = (tiles_holding(p, counted.tile) for p in (counted.visited, counted.due))
     if counted.over_queries:  # a row of dk or dv is a sum over queries
         visited, due = visited.swapaxes(2, 3), due.T
     wasted, place, any_due = visited & ~due, np.arange(due.shape[1]), due.any(1, keepdims=True)
@@ -49,8 +47,3 @@ def _in_loops(counted: CountedPairs) -> str:
     if len(lines) < 2:
         return "".join(f", in the loop of line {line}" for line in lines)
     return f", in one of the loops of lines {', '.join(map(str, lines))}"
-
-
-def _holding(pairs: np.ndarray, size: int, axis: int) -> np.ndarray:
-    """Return, for each `size` places along an axis, whether one of them is True."""
-    return np.logical_or.reduceat(pairs, range(0, pairs.shape[axis], size), axis=axis)

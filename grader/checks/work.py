@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from grader.checks.counted_pairs import accesses, counted_pairs, due_pairs, tile_map
+from grader.checks.counted_pairs import accesses, counted_pairs, due_pairs, tile_map, tiles_holding
 from grader.checks.waste import wasted_tiles
 from grader.kernel.observers.trace import SCORES, Counter, Trace
 from grader.spec.cases import Case
@@ -96,7 +96,7 @@ def _attention(problem: Problem, work: Work, case: Case, trace: Trace) -> dict[s
     due = due_pairs(problem.id, case)
     naive = np.tril(np.ones_like(due)) if work.naive == "causal" else np.ones_like(due)
     passes = {
-        name: _Tiles(size, heads * _holding(due, size), heads * _holding(naive, size))
+        name: _Tiles(size, *(heads * int(tiles_holding(p, size).sum()) for p in (due, naive)))
         for name, size in _tiles(problem, case, trace).items()
     }
     rows, dim = heads * case.seqlen_q * case.head_dim, case.head_dim
@@ -210,10 +210,3 @@ def _guess(case: Case, trace: Trace) -> tuple[int, int]:
 
 def _within(size: int) -> int:
     return max(_SMALLEST, min(_LARGEST, size))
-
-
-def _holding(pairs: np.ndarray, size: tuple[int, int]) -> int:
-    """Return how many tiles of `size` hold at least one pair."""
-    rows = np.add.reduceat(pairs, range(0, pairs.shape[0], size[0]), axis=0)
-    tiles = np.add.reduceat(rows, range(0, pairs.shape[1], size[1]), axis=1)
-    return int(np.count_nonzero(tiles))

@@ -183,13 +183,13 @@ class CaseFindings:
         return self.of(Verdict.FAIL, f"{headline} operands", wrong=wrong, help=help)
 
     def wrong(
-        self, called: Called, seen: Seen, *, kept: bool, first: bool, bare: bool, small: str | None
+        self, called: Called, seen: Seen, *, kept: str, bare: bool, small: str | None
     ) -> Finding:
         """Return the finding of wrong numbers, by the first way to become wrong that applies.
 
         They are never written, NaN of other memory, made from lanes of a `bare` load, rounded,
-        computed as NaN, `kept` from an earlier call, raced for, or plainly wrong. `first`: a
-        call is the first of its case, and no earlier one had this result.
+        computed as NaN, kept from an earlier call (`kept` says when they are wrong, "" if they are
+        not), raced for, or plainly wrong.
         """
         evidence, shown, line, spot = called.evidence, called.differences[0], 0, None
         name, extent = shown.name, shown.extent
@@ -227,9 +227,7 @@ class CaseFindings:
             help = "NaN comes from -inf - (-inf), 0 * inf, 0 / 0 or inf / inf"
             help = f"the first NaN comes out of this line: {how}" if how else help
         elif kept:
-            headline = f"{name} is wrong in a second call with other values of the same shape"
-            if first:
-                headline = f"{are(names)} wrong after other calls, and right in a new process"
+            headline = f"{are(names)} wrong {kept}"
             help = (
                 "a result may depend on nothing that an earlier call left behind, as in a tensor or"
                 " a dict of the module, or in a cache: allocate it, or set it to zero, in each call"

@@ -51,6 +51,9 @@ from grader.spec.protocol import Reply, Status
 
 _ROUNDED = 0.03  # of the norm: no rounding to 16 bits makes a larger error
 _FEWEST = 16  # numbers, too many to be the same for other inputs
+# How a result that something kept from an earlier call makes wrong is wrong.
+_SECOND = "in a second call with other values of the same shape"
+_AFTER_OTHERS = "after other calls, and right in a new process"
 _NOTHING = Expected({}, {}, {}, "fp32", 1.0)  # of a call that brought no outputs
 
 
@@ -269,8 +272,8 @@ class ProblemRun:
         if not kept and self._shrinks and session.device == "cpu" and called.case.layout != "far":
             self._shrinks -= 1
             small = smaller_case(session, called)
-        first = not (number or same)
-        return say.wrong(called, seen, kept=kept, first=first, bare=bare, small=small)
+        how = _SECOND if number or same else _AFTER_OTHERS
+        return say.wrong(called, seen, kept=how if kept else "", bare=bare, small=small)
 
     def _look_at_out(self, session: Session, at: CheckCase, called: Called) -> None:
         """Note whether a backward pass writes to `out`, which is the caller's by then.

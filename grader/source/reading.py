@@ -1,4 +1,4 @@
-"""Limits the CPU time that parsing and checking a submission's text may take.
+"""Limits the CPU time that reading a submission's text may take, and finds what coding it declares.
 
 Python's parser takes more than linear time for some texts (long dotted names, combining letters,
 f-strings), in C, where nothing can end it, and too deep a nesting can crash it. So a process of its
@@ -8,6 +8,7 @@ own parses each text first. What Python itself does afterwards ends with a signa
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from collections.abc import Iterator
 # The longest model answer takes a fiftieth of a second to parse, and a tenth to look through.
 PARSE_S = 2
 LOOK_S = 3.0
+# PEP 263: a cookie in the first two lines changes what the bytes mean to Python, not to `examine`.
+_COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 # The last argument of compile() is ast.PyCF_ONLY_AST: nothing is imported that costs time.
 _PARSE = """
 import resource, sys
@@ -72,3 +75,16 @@ def limited() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def other_coding(data: bytes) -> tuple[int, str] | None:
+    """Return the line and the name of a coding that a source declares and that is not UTF-8.
+
+    To Python "utf-8-unix", an editor's word, is UTF-8 too.
+    """
+    for number, row in enumerate(data.splitlines()[:2], start=1):
+        cookie = _COOKIE.match(row)
+        coding = cookie[1].lower().replace(b"_", b"-") if cookie else b"utf-8"
+        if cookie and coding not in (b"utf-8", b"utf8") and not coding.startswith(b"utf-8-"):
+            return number, cookie[1].decode("ascii", "replace")
+    return None

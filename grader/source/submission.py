@@ -33,7 +33,7 @@ from grader.source.loops import is_head_of_loop, is_turned, loops_around
 from grader.source.origins import left_as_given, making, replacing
 from grader.source.policy.rules import violations
 from grader.source.policy.violation import Violation
-from grader.source.reading import TooCostly, limited, try_parser
+from grader.source.reading import TooCostly, limited, other_coding, try_parser
 from grader.source.steps import (
     code_of_steps,
     defaults_of_steps,
@@ -47,8 +47,6 @@ from grader.spec.problem import Problem, load_problem
 
 # Three times the longest model answer.
 MAX_SOURCE_BYTES = 128 * 1024
-# PEP 263: a cookie in the first two lines changes what the bytes mean to Python, not to `examine`.
-_COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _TITLE = re.compile(r"^[ \t]*# >>> step (\d{1,3}): (.+) \(about ", re.MULTILINE)
 
 
@@ -317,11 +315,9 @@ def _examine(problem: Problem, data: bytes, *, policy: bool) -> Source:
         return bad(Verdict.ERROR, f"{shown} is too long, {expected}")
     if not data.strip():
         return bad(Verdict.ERROR, f"{shown} is empty: copy the stub back and fill it in", data=data)
-    for number, row in enumerate(data.splitlines()[:2], start=1):
-        cookie = _COOKIE.match(row)
-        if cookie and not _is_utf8(cookie[1].lower().replace(b"_", b"-")):
-            got = cookie[1].decode("ascii", "replace")
-            return bad(Verdict.ERROR, f"{shown}: got coding {got}, expected utf-8", number, data)
+    if (found := other_coding(data)) is not None:
+        line, coding = found
+        return bad(Verdict.ERROR, f"{shown}: got coding {coding}, expected utf-8", line, data)
     try:
         text = data.decode("utf-8-sig")
         try_parser(text)
@@ -396,8 +392,3 @@ def _read(problem: Problem, submission: Path) -> bytes:
             return file.read(MAX_SOURCE_BYTES + 1)
     finally:
         os.close(folder)
-
-
-def _is_utf8(coding: bytes) -> bool:
-    """Whether Python reads this as UTF-8: to it "utf-8-unix", an editor's word, is UTF-8 too."""
-    return coding in (b"utf-8", b"utf8") or coding.startswith(b"utf-8-")

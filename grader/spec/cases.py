@@ -188,8 +188,8 @@ class Case:
             size.append(f"head_dim={self.head_dim}")
         size += [f"{name}={value}" for name, value in self.options]
         if self.sink_logits:
-            values = {"normal": "", "neg_inf": "=-inf"}
-            size.append("sink_logits" + values.get(self.sink_logits_values, "=half"))
+            values = {"neg_inf": "=-inf", "half": "=half"}
+            size.append("sink_logits" + values.get(self.sink_logits_values, ""))
         size.append(self.dtype)
         defaults = (("layout", "dense"), ("dout_layout", "dense"), ("values", "normal"))
         for name, default in defaults:
