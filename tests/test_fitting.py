@@ -232,3 +232,17 @@ def test_what_a_mistake_hardly_changes_shows_it_where_all_that_is_wrong_is_next_
     # Of an output that it says nothing of, and that is wrong too, it explains nothing.
     out = expected.truth["out"] + 9.0
     assert fitting._fit(predicted, made.result({name: near, "out": out})) < Fit.PARTLY
+
+
+def test_what_16_bits_cannot_hold_is_infinite_in_a_result_that_follows_a_mistake():
+    made = Made("p03", PLAIN, "fp16")
+    factor = torch.full((made.case.head_dim,), 3.0, dtype=torch.float64)
+    factor[0] = 1e9
+    grown = made.expected.truth["out"] * factor
+    result = made.result({"out": grown})
+    assert result.got["out"].isinf().any() and not result.got["out"].isnan().any()
+    mistake = reference.Mistake("GROWN", ("p03",), lambda inputs, options: {"out": grown})
+    assert best_fit([mistake], result)[0] is Fit.WHOLE
+    finite = result.got | {"out": result.got["out"].clamp(-3e4, 3e4)}
+    other = Outputs("p03", made.case, made.inputs, finite, made.expected)
+    assert best_fit([mistake], other)[0] is Fit.CONTRADICTED

@@ -185,7 +185,8 @@ def test_every_tile_visited_and_masked_earns_nothing(name):
     assert figures.multiply_adds.ratio >= figures.multiply_adds.naive_ratio > 1.5
     assert "o" in "".join(figures.tiles.rows)
     found = re.search(
-        r"visible pair: (.*), in the loop of line (\d+)$", score_work(figures, 1).reason
+        r"visible pair: all (.*); check where the loop of line (\d+) begins and ends$",
+        score_work(figures, 1).reason,
     )
     assert found[1] == {"p04": "after", "p06": "before"}[name] + " the visible keys"
     assert source.splitlines()[int(found[2]) - 1].strip().startswith("for ")

@@ -34,16 +34,16 @@ def _wasted(counted: CountedPairs) -> tuple[int, str]:
     regions[f"between {of}"] = any_due & ~before & ~after
     sizes = {where: int((wasted & region).sum()) for where, region in regions.items()}
     sizes = {where: size for where, size in sizes.items() if size}
-    where = ", ".join(f"{n:,} {where}" if len(sizes) > 1 else where for where, n in sizes.items())
+    where = ", ".join(f"{n:,} {w}" if len(sizes) > 1 else f"all {w}" for w, n in sizes.items())
     product = "" if counted.product == "out" else f" for {counted.product}"
     said = f"{number:,} of {int(visited.sum()):,} tiles visited{product} hold no visible pair"
-    return number, ": ".join(filter(None, [said, where])) + _in_loops(counted)
+    return number, ": ".join(filter(None, [said, where])) + _loops(counted)
 
 
-def _in_loops(counted: CountedPairs) -> str:
-    """Return ", in the loop of line 7"; "" where no loop is known."""
+def _loops(counted: CountedPairs) -> str:
+    """Return what to check of the loops around the product; "" where no loop is known."""
     index, dots = PRODUCTS.index(counted.product), counted.trace.rows("dots")
     lines = sorted({dot["loop"] for dot in dots if dot["product"] == index and dot["loop"]})
     if len(lines) < 2:
-        return "".join(f", in the loop of line {line}" for line in lines)
-    return f", in one of the loops of lines {', '.join(map(str, lines))}"
+        return "".join(f"; check where the loop of line {n} begins and ends" for n in lines)
+    return f"; check where the loops of lines {', '.join(map(str, lines))} begin and end"
