@@ -72,7 +72,7 @@ FAULTS = (
     fault("a daemon's time and memory are not counted", 'grader/isolate/usage.py', 'orphans = [pid for pid in children(self.adopter) if pid not in known]', 'orphans: list[int] = []', 'usage'),
     fault('a link is followed', 'grader/base/regular_file.py', '_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW', '_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC', 'source'),
     fault('a link to a folder is followed', 'grader/base/regular_file.py', 'FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW', 'FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC', 'source'),
-    fault('a coding cookie is believed', 'grader/source/submission.py', 'if cookie and not _is_utf8(cookie[1].lower().replace(b"_", b"-")):', 'if False:', 'source'),
+    fault('a coding cookie is believed', 'grader/source/reading.py', 'if cookie and coding not in (b"utf-8", b"utf8") and not coding.startswith(b"utf-8-"):', 'if False:', 'source'),
     fault('the policy is not asked', 'grader/source/submission.py', 'broken = violations(problem, tree) if policy else ()', 'broken = ()', 'policy'),
     fault('policy: other names of modules are not followed', 'grader/source/policy/names.py', 'new = (self.paths(value) & self._tracked) - known', 'new = set()', 'policy'),
     fault('policy: what a function calls is thought never to run', 'grader/base/functions.py', 'waiting += [n for n in self.named_by[name] if n in self.named_by]', 'waiting += []', 'policy'),
