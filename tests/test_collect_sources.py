@@ -17,6 +17,14 @@ from tests.classes import P02, by_student, packed, write
 from tests.test_collect import P04, ROSTER
 
 
+@pytest.fixture
+def own_scratch(tmp_path_factory, monkeypatch):
+    """A folder for temporary files in which no other test has any."""
+    folder = tmp_path_factory.mktemp("scratch")
+    monkeypatch.setattr(scratch, "folder", lambda: folder)
+    return folder
+
+
 def test_what_cannot_be_graded_is_that_students_alone(tmp_path):
     mixed = packed({f"ada/{P02}": "1", f"bob/{P02}": "2"})
     bomb = packed({P02: b"0" * 200_000})
@@ -50,7 +58,7 @@ def test_hostile_names_stay_data_and_do_no_harm(tmp_path):
     assert all("\x1b" not in h.source and "\n" not in h.source for h, _ in found.hand_ins)
 
 
-def test_an_archive_of_a_class_is_unpacked_in_one_place_and_removed(tmp_path):
+def test_an_archive_of_a_class_is_unpacked_in_one_place_and_removed(tmp_path, own_scratch):
     path = tmp_path / "class.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         for name in (f"s1/{P02}", "../evil", "/evil", f"s1/../../{P02}", "s2/a\\b", "s1/.git/x"):
@@ -69,7 +77,7 @@ def test_an_archive_of_a_class_is_unpacked_in_one_place_and_removed(tmp_path):
     assert any("evil has a path that is not used" in note for note in found.notes)
     assert any("is no regular file" in note for note in found.notes)
     assert any("s1/big has more than 32 MiB" in note for note in found.notes)
-    assert not list(tmp_path.parent.rglob("evil")) and not os.listdir(scratch.folder())
+    assert not list(tmp_path.parent.rglob("evil")) and not os.listdir(own_scratch)
 
 
 def test_a_zip_of_a_class_with_links_secrets_and_doubles(tmp_path):
@@ -89,13 +97,13 @@ def test_a_zip_of_a_class_with_links_secrets_and_doubles(tmp_path):
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 3), ("MAX_TOTAL_BYTES", 30_000)])
-def test_an_archive_of_a_class_has_limits(tmp_path, monkeypatch, limit, value):
+def test_an_archive_of_a_class_has_limits(tmp_path, monkeypatch, own_scratch, limit, value):
     path = tmp_path / "class.zip"
     path.write_bytes(packed({f"s{n}/{P02}": b"0" * 10_000 for n in range(9)}))
     monkeypatch.setattr(unpacking, limit, value)
     with pytest.raises(CourseError, match="split it into several archives"):
         collect(path)
-    assert not os.listdir(scratch.folder())
+    assert not os.listdir(own_scratch)
 
 
 @pytest.mark.parametrize(
