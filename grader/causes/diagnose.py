@@ -18,6 +18,7 @@ from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.others import exchanged
 from grader.causes.rules.sighting import LEFT_TO_ANOTHER, Sighting
+from grader.kernel.observers.trace import traceable
 from grader.source.feeding import Follow, Spot
 from grader.source.submission import Source
 from grader.spec.cases import Case
@@ -67,6 +68,8 @@ class Casebook:
         self._known = KnownMistakes(problem.id, known(problem.id))
         self._wrong: list[Place] = []
         self._failed: list[Place] = []  # no numbers came out
+        self._short: set[Place] = set()  # wrong numbers of 16 bits, of which few fits are possible
+        self._unwatched: set[Place] = set()  # cases too far apart or too large to be traced
         self._faults: dict[Place, Sighting] = {}  # of these, accesses outside of a tensor
         self._seen: dict[Place, Sighting] = {}  # what the kernels were seen to do
         self._races: dict[Place, Sighting] = {}  # of programs that store to the same elements
@@ -83,6 +86,9 @@ class Casebook:
         `recompute` returns its inputs and a function that computes what was expected.
         """
         self._wrong.append(place)
+        self._note(place, wrong.case)
+        if wrong.case.dtype != "fp32":
+            self._short.add(place)
         of_check = sum(check == place[0] for check, _ in self._to_fit)
         few = len(self._to_fit) < _MOST_FITTED and of_check < _MOST_FITTED_OF_CHECK
         if few and fittable(wrong):
@@ -114,17 +120,26 @@ class Casebook:
         """
         self._known.add_right(case, recompute)
 
-    def add_failed(self, place: Place) -> None:
+    def add_failed(self, place: Place, case: Case) -> None:
         """Add a case out of which no numbers came; its message says why."""
         self._failed.append(place)
+        self._note(place, case)
 
-    def add_fault(self, place: Place, sighting: Sighting) -> None:
+    def _note(self, place: Place, case: Case) -> None:
+        """Note whether kernels cannot be watched in a case.
+
+        What nothing explains there counts for the cause that is named, if one is.
+        """
+        if not traceable(case):
+            self._unwatched.add(place)
+
+    def add_fault(self, place: Place, case: Case, sighting: Sighting) -> None:
         """Add an access outside of a tensor, for which no numbers came out of a case.
 
         It is a cause where no other is named, because other mistakes lead outside, too. Accesses at
         one line are one mistake, though they look different at other sizes.
         """
-        self._failed.append(place)
+        self.add_failed(place, case)
         same = (fault for fault in self._faults.values() if fault.line == sighting.line)
         self._faults[place] = next(same, sighting)
 
@@ -172,7 +187,8 @@ class Casebook:
             place: self._seen.get(place) or self._numbers.get(place) for place in self._wrong
         }
         traced = {place: s for place, s in sightings.items() if s and s.kind is not Kind.NUMBERS}
-        numbers = {place: s for place, s in sightings.items() if place not in traced}
+        untraced = {place: s for place, s in sightings.items() if place not in traced}
+        numbers = {place: s for place, s in untraced.items() if s or place not in self._short}
         known = map(self._as_race, filter(self._may_be, self._known.hypotheses()))
         found = [*known, *self._hypotheses(traced), *self._hypotheses(numbers)]
         pair = source.exchanged() if source and not self._bridge else None
@@ -196,6 +212,9 @@ class Casebook:
         if not named:
             last = self._faults or self._symptoms
             named = decide(self._hypotheses(last), last, self._failed)[:1]
+        if len(named) == 1:
+            ((only, cases),) = named
+            named = [(only, cases | self._unwatched)]
         causes = [(found, self._cause(found, cases, source)) for found, cases in named]
         return _joined(causes, source)
 

@@ -161,7 +161,7 @@ class CaseFindings:
 
     def rounds(self, found: Rounding) -> Finding:
         """Return the finding of a right result that hides a rounding."""
-        headline = f"{found.what} before it is used"
+        headline = f"{found.what} before it is {'used' if found.line else 'returned'}"
         help = (
             "accumulate in fp32, and keep lse and delta in fp32; round the weights before a product"
             " and the result before it is stored, not what is still computed with"

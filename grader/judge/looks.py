@@ -87,7 +87,7 @@ class Looks:
         if trace is not None:
             sighting = sighting or look(called.problem.id, case, trace, result)
             sighting = sighting or as_read(called.outputs, trace) or by_zero(trace)
-            found = None if of_dot and sighting else found
+            found = None if of_dot and (sighting or state) else found
         sighting = sighting or of_rounding
         if sighting is not None:
             self._casebook.add_seen(place, sighting)
@@ -133,7 +133,7 @@ class Looks:
         if seen is not None:
             self._casebook.add_raced(place, seen)
         elif fault is not None:
-            self._casebook.add_fault(place, fault)
+            self._casebook.add_fault(place, case, fault)
         return bool(seen or fault)
 
     def at_race(self, session: Session, called: Called, remark: CaseOutcome) -> None:

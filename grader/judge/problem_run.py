@@ -37,7 +37,7 @@ from grader.judge.case import CheckCase
 from grader.judge.compile_run import CompileRun
 from grader.judge.finding import CaseFindings, unusable
 from grader.judge.looks import Looks, Seen
-from grader.judge.roundings import hidden_rounding, of_tf32
+from grader.judge.roundings import hidden_rounding, of_tf32, rounded_output
 from grader.judge.sessions import Sessions
 from grader.judge.smallest import smaller_case
 from grader.source.submission import Source
@@ -194,7 +194,7 @@ class ProblemRun:
             if isinstance(reply, Reply):
                 self._raised.add((reply.error_type, reply.line))
             if at.check.bridge or not self._is_fault_seen(session, called):
-                self._casebook_of(at).add_failed(at.place)
+                self._casebook_of(at).add_failed(at.place, at.case)
             return say.failed(called.failure, evidence)
         assert isinstance(reply, Reply)
         if at.problem.uses_triton and not reply.launches:
@@ -228,6 +228,7 @@ class ProblemRun:
             return say.failed(remark, evidence)
         sums = session.machine and at.case.exact and at.case.dtype != "fp32" and not number
         found = hidden_rounding(session, called) if sums else None
+        found = found or rounded_output(called)
         if found is None:
             return None
         self._casebook_of(at).add_raced(at.place, rounded(at.case, found))

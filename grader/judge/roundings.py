@@ -9,6 +9,8 @@ import dataclasses
 import json
 import re
 
+import torch
+
 from grader.causes.rules.numbers import Rounding
 from grader.causes.state.program import Called
 from grader.checks import outcome
@@ -24,6 +26,10 @@ from grader.isolate.session import Session
 from grader.spec.protocol import Reply
 
 _MOST_SITES = 12  # each takes a call
+_SHORT = {"fp16": torch.float16, "bf16": torch.bfloat16}
+# Different numbers that 16 bits cannot hold: none of them comes out as one of 16 bits by chance.
+_FEWEST = 8
+_FP32 = 2.0**-20  # of a number: more than an fp32 result of such a size differs by
 
 
 def rounding(session: Session, called: Called) -> Rounding | None:
@@ -57,6 +63,24 @@ def hidden_rounding(session: Session, called: Called) -> Rounding | None:
     names = tuple(called.evidence.outputs)
     found = _largest(session, called, names, None)
     return dataclasses.replace(found, allowed="what fp32 allows") if found else None
+
+
+def rounded_output(called: Called) -> Rounding | None:
+    """Return that an fp32 output of 16-bit inputs holds numbers of 16 bits alone, if one does.
+
+    Its tolerance is that of the inputs, and would let such a rounding pass.
+    """
+    for name, got in called.evidence.outputs.items():
+        truth = called.expected.truth.get(name)
+        if called.case.dtype == "fp32" or truth is None or got.dtype != torch.float32:
+            continue
+        for short, dtype in _SHORT.items():
+            lost = (truth - truth.to(dtype).double()).abs() > _FP32 * truth.abs()
+            if len(truth[lost].unique()) >= _FEWEST and torch.equal(got, got.to(dtype).float()):
+                margin = float((got.double() - truth).abs().div(_FP32 * truth.abs())[lost].max())
+                allowed = "what fp32 allows"
+                return Rounding(0, name, short, "", margin, (name,), allowed)
+    return None
 
 
 def _largest(

@@ -17,6 +17,7 @@ def look(problem_id: str, case: Case, trace: Trace, result: Result) -> Sighting 
         return next(filter(None, _of_attention(problem_id, case, trace, result)), None)
     return (
         rows.query_rows(case, trace)
+        or sums.unwritten(trace, result)
         or pointers.strides(case, trace)
         or rows.elements_of_x(case, trace)
         or rows.elements_of_w(case, trace)

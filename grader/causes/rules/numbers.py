@@ -57,6 +57,7 @@ def first_nan(trace: Trace) -> tuple[int, str]:
 class Rounding:
     """A place that rounds to 16 bits, by its key in exact mode, and the outputs it makes wrong.
 
+    The key is 0 if the place is unknown, and the numbers of an output themselves show the rounding.
     `name` is the student's name of the numbers. `op` is the operation that makes them, or "dot" or
     "store" if they are only multiplied by a dot, or stored. This rounding alone makes the error
     `margin` times as large as allowed.
@@ -90,6 +91,9 @@ class Rounding:
     @property
     def proof(self) -> str:
         """What was seen with this rounding alone, and without any."""
+        if not self.line:  # the numbers themselves show it
+            size = f"its error is up to {self.margin:,.0f} times {self.allowed}"
+            return f"each element of {self.name} is a number of {self.dtype}; {size}"
         error = f"this one alone makes the error {self.margin:.2g} times {self.allowed}"
         return f"without any rounding {are(self.wrong)} right; {error}"
 
@@ -133,5 +137,10 @@ def rounded(case: Case, found: Rounding) -> Sighting:
     elif found.op == "dot":
         id = "OPERANDS-ROUNDED"
     return Sighting(
-        id, found.line, located=True, kind=Kind.PROVED, what=found.what, proof=found.proof
+        id,
+        found.line,
+        located=bool(found.line),
+        kind=Kind.PROVED,
+        what=found.what,
+        proof=found.proof,
     )

@@ -35,9 +35,13 @@ def at_line(trace: Trace, counter: Counter) -> Sighting | None:
 
 
 def unwritten(trace: Trace, result: Result) -> Sighting | None:
-    """Find where elements that nobody wrote are read, if a wrong result was made from them."""
+    """Find where elements that nobody wrote are read, if a wrong result was made from them.
+
+    It was if it is NaN and no operation made a NaN of numbers, though a conversion took its mark.
+    """
     forms = (Counter.UNWRITTEN_ELEMENT_LINE, "element"), (Counter.UNWRITTEN_OPERAND_LINE, "operand")
-    for counter, variant in forms if result.left_over else ():
+    made_from = result.left_over or (result.nan and not trace.count(Counter.NAN_KINDS))
+    for counter, variant in forms if made_from else ():
         if line := trace.count(counter):
             return Sighting("UNWRITTEN-READ", line, part="", variant=variant)
     return None

@@ -31,6 +31,9 @@ def lines_to_blame(
     """
     tree, loop = source.tree, int(rounds.column("loop")[r])
     held = {v.name.partition("[")[0]: v for v in _held(rounds) if v.present[r]}
+    for name, inner in _returned(tree, loop):  # known by its name in the function that makes it
+        if inner in held:
+            held.setdefault(name, held[inner])
     # The maximum from before the round is right in a carried variable, not in one made anew.
     known = {anew: list(_right(compared, r, anew=anew)) for anew in (False, True)}
     seen, found = set(wrong), list[int]()
@@ -51,6 +54,15 @@ def lines_to_blame(
             and not _is_of_tile(of, compared, r)
         }
     return [_in_called(tree, line, held, r, exist) for line in found] if tree else found
+
+
+def _returned(tree: ast.Module | None, loop: int) -> Iterator[tuple[str, str]]:
+    """Yield names that a loop assigns from a function, each with what that function returns."""
+    for node in nodes_of(tree, ast.Assign) if tree else ():
+        names, called = assigned_by(node), getattr(getattr(node.value, "func", None), "id", "")
+        made = returned_from(tree, called) if len(names) == 1 and called else None
+        if made and node.lineno in assignments(tree, loop, names):
+            yield min(names), made[1]
 
 
 def _set_at(tree: ast.Module, loop: int, name: str) -> int:
@@ -100,6 +112,7 @@ def _right(compared: Compared, r: int, *, anew: bool) -> Iterator[np.ndarray]:
     scale = abs(compared.oracle.scale) or 1.0
     for unit in (1.0, LOG2E, 1.0 / scale):
         yield unit * now.largest
+        yield unit * largest  # finite, as it is subtracted
         if old is not None and not anew:  # the -inf before the first round says little
             yield unit * before
     yield from (rescale, total, total - earlier, earlier, np.exp(np.log(earlier) - np.log(rescale)))

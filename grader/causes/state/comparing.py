@@ -15,6 +15,7 @@ from grader.causes.state.finding_roles import find_roles
 from grader.causes.state.online import Oracle, oracle_of
 from grader.causes.state.roles import TOLERANCES, Known, Role, Roles
 from grader.kernel.observers.rounds import Rounds
+from grader.kernel.observers.trace import PRODUCTS, Trace
 from grader.spec.cases import Case
 from grader.spec.inputs import Inputs
 
@@ -22,6 +23,8 @@ from grader.spec.inputs import Inputs
 # smallest normal number on, 2**-14 = exp(-9.7), in fp32 and bf16 from 2**-126 = exp(-87) on, and
 # weights far below the largest much earlier.
 _FAR, _FAR_IN_FP16 = 60.0, 10.0
+# A factor that so many rows have in common is no chance.
+_LEAST_ROWS, _LEAST_SCORE, _NEAR = 4, 1e-3, 1e-2
 ROLES = ("maximum", "sum", "accumulator")
 
 
@@ -30,13 +33,15 @@ class Part:
     """The first round after which the state is wrong, and the wrong roles, in order.
 
     `factor` says how many times the maximum is too large, if it is the same in all rows; `in_unit`
-    says whether the maximum is right in another unit than it is subtracted in.
+    says whether the maximum is right in another unit than it is subtracted in. `of_tile` is the
+    variable, and the factor, if that is so of the maximum of the round's tile alone.
     """
 
     round: int
     roles: tuple[str, ...]
     factor: float | None
     in_unit: bool = False
+    of_tile: tuple[str, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +71,22 @@ class Compared:
 
 @np.errstate(all="ignore")  # what a wrong kernel holds may be infinite, or no number
 def compare(
-    problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, *, wrong: bool, dtype: str
+    problem_id: str,
+    case: Case,
+    inputs: Inputs,
+    rounds: Rounds,
+    trace: Trace | None = None,
+    *,
+    wrong: bool,
+    dtype: str,
 ) -> Compared:
     """Compare rounds with the reference; `part` is None unless the queries' result is `wrong`.
 
-    `dtype` says how precise what is multiplied is.
+    The `trace` of the call says what other programs counted, `dtype` how precise what is multiplied
+    is.
     """
-    oracle = oracle_of(problem_id, case, inputs, rounds)
+    counted = None if trace is None else trace.arrays["takes"][PRODUCTS.index("out")] > 0
+    oracle = oracle_of(problem_id, case, inputs, rounds, counted)
     segments = rounds.column("segment")
     tolerance = TOLERANCES.get(dtype, TOLERANCES[case.dtype])  # replies may hold anything
     roles = tuple(
@@ -89,8 +103,15 @@ def compare(
         for r in range(len(rounds))
     )
     part = None if why_not or not wrong else _part(rounds, roles, status, far)
+    if part is not None and part.roles[0] == "maximum" and part.factor is None:
+        of_tile = _factor_of_tile(rounds, roles[segments[part.round]], oracle, part.round)
+        part = dataclasses.replace(part, of_tile=of_tile)
     if part is not None and oracle.other_head is not None and part.round >= oracle.other_head:
         part = None  # keys of another head explain it
+    if part is not None and part.roles[0] == "maximum" and not rounds.kernel:
+        # Of a mask in PyTorch the judge sees a weight of 0, which too large a maximum gives, too.
+        pairs = dataclasses.replace(oracle.pairs, lost=np.zeros_like(oracle.pairs.lost))
+        oracle = dataclasses.replace(oracle, pairs=pairs)
     return Compared(oracle, roles, status, part, why_not)
 
 
@@ -150,6 +171,26 @@ def _part(
     in_unit = own.maximum is not None and own.maximum.known is Known.UNIT
     of_maximum = "maximum" in wrong
     return Part(first, wrong, own.factor if of_maximum else None, of_maximum and in_unit)
+
+
+def _factor_of_tile(
+    rounds: Rounds, roles: Roles, oracle: Oracle, r: int
+) -> tuple[str, float] | None:
+    """Return the variable with the maximum of a tile, and the factor that makes all its rows wrong.
+
+    The scores of the tile then have this factor. None where wrong pairs explain the maximum.
+    """
+    if oracle.pairs.any_in(r):
+        return None
+    largest = oracle.states[r].of_tile
+    rows = oracle.rows & np.isfinite(largest) & (np.abs(largest) > _LEAST_SCORE)
+    for variable in rounds.vectors if rows.sum() >= _LEAST_ROWS else ():
+        if not variable.carried and variable.present[r]:
+            ratios = variable.values[r][rows] / largest[rows] / (roles.unit or 1.0)
+            middle = float(np.median(ratios))
+            if middle and np.allclose(ratios, middle, _NEAR, 0.0) and abs(middle - 1.0) > _NEAR:
+                return variable.name, middle
+    return None
 
 
 def _is_no_number(roles: Roles, r: int, status: dict[str, bool | None]) -> bool:

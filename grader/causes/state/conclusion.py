@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
-
 from grader.causes.state.comparing import ROLES, Compared
 from grader.causes.state.roles import Known
 from grader.checks.correctness import named, named_ranges
 from grader.kernel.observers.rounds import Rounds
-from grader.kernel.observers.trace import PRODUCTS, Counter, Trace
+from grader.kernel.observers.trace import Counter, Trace
 
 _LOOK = "look at where the loop begins and ends, and how far it moves"
 _GUESSED = (Known.NAME, Known.PRODUCTS, Known.REST)
@@ -152,13 +150,8 @@ def _never(rounds: Rounds, compared: Compared, trace: Trace | None) -> str | Non
     never = compared.oracle.never
     if rounds.more or (trace is None and rounds.kernel) or not never.any():
         return None
-    ids, missed = np.maximum(rounds.queries, 0), never
-    if trace is not None:
-        missed = never & ~(trace.arrays["takes"][PRODUCTS.index("out")][ids] > 0)
-    if not missed.any():
-        return None
-    keys = missed.any(axis=0)
-    queries = set((ids[missed.any(axis=1)] % compared.oracle.seqlen_q).tolist())
+    keys, ids = never.any(axis=0), rounds.queries[never.any(axis=1)]
+    queries = set((ids % compared.oracle.seqlen_q).tolist())
     are, were = ("is", "was") if keys.sum() == 1 else ("are", "were")
     of_keys, of_queries = named_ranges("key", keys), named("query", queries)
     return f"{of_keys} {are} visible to {of_queries} and {were} in no tile"

@@ -206,7 +206,7 @@ class _Finder:
         return found
 
     def _called_sum(self, vectors: Sequence[Variable], reference: Reference) -> Role | None:
-        known = Known.NAME
+        known, vectors = Known.NAME, [v for v in vectors if not self._is_lse(v)]
         variable = self._only(v for v in vectors if v.name in SUM_NAMES)
         if variable is None:
             known = Known.REST
@@ -214,6 +214,15 @@ class _Finder:
         if variable is None:
             return None
         return dataclasses.replace(self.measure.sum(variable, reference), known=known)
+
+    def _is_lse(self, variable: Variable) -> bool:
+        """Whether a vector is the log-sum-exp of the keys so far: maximum and sum in one."""
+        first = self.where[0]
+        lse, rows = self.measure.states[first].lse, self.measure.rows
+        rows = rows & np.isfinite(lse)
+        got = variable.values[first].astype(np.float64)[rows]
+        near = (np.abs(got - unit * lse[rows]) for unit in _SCALED)
+        return bool(rows.any()) and any((off < self.measure.tolerance).all() for off in near)
 
     def _made_of_products(self, reference: Reference) -> Role | None:
         """Return the accumulator: by products with V, by its name, or as the only matrix."""

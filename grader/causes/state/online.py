@@ -24,12 +24,14 @@ _UNDERFLOWS = 80.0  # exp of a score so far below the largest may be 0 in fp32
 class State:
     """The right state of the queries of a tile after a round; arrays by query.
 
-    `largest` is the largest scaled score of the keys that count so far, -inf without one; `held`
-    that of all keys of the tiles so far, visible or not. `lse` and `out` are over the keys that
+    `largest` is the largest scaled score of the keys that count so far, -inf without one; `of_tile`
+    that of those that count from this round on, `held` that of all keys of the tiles so far,
+    visible or not. `lse` and `out` are over the keys that
     count, `magnitude` is `out` with the absolute values of v.
     """
 
     largest: np.ndarray
+    of_tile: np.ndarray
     held: np.ndarray
     lse: np.ndarray
     out: np.ndarray
@@ -79,8 +81,14 @@ class Oracle:
     seqlen_q: int
 
 
-def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Oracle:
-    """Return the right states and the wrong pairs of the rounds of a program."""
+def oracle_of(
+    problem_id: str, case: Case, inputs: Inputs, rounds: Rounds, counted: np.ndarray | None = None
+) -> Oracle:
+    """Return the right states and the wrong pairs of the rounds of a program.
+
+    `counted`, (batch * heads * seqlen_q, seqlen_k), are the pairs that any program counted: those
+    that others count are not due in this one.
+    """
     known = case_of(problem_id, inputs.all, case.kwargs)
     rows, sizes = rounds.queries >= 0, (case.batch, case.num_q_heads, case.seqlen_q)
     batches, heads, places = np.unravel_index(np.maximum(rounds.queries, 0), sizes)
@@ -94,14 +102,16 @@ def oracle_of(problem_id: str, case: Case, inputs: Inputs, rounds: Rounds) -> Or
 
     positions = np.where(rounds.keys >= 0, rounds.keys % case.seqlen_k, -1)
     held, took, unknown = _seen(rounds, positions, due)
+    if counted is not None:
+        due &= took.any(axis=0) | ~counted[np.maximum(rounds.queries, 0)]
     counts_from = _counts_from(due, held, took)
     states, own, times = [], [], np.zeros(scores.shape)
     for r in range(len(rounds)):
         inside, due_times = held[: r + 1].any(axis=0), 1.0 * (counts_from <= r)
-        states.append(_state(scores, due_times, inside, values, planes))
+        states.append(_state(scores, due_times, counts_from == r, inside, values, planes))
         times += took[r]
         same = np.array_equal(times, due_times)
-        own.append(states[r] if same else _state(scores, times, inside, values, planes))
+        own.append(states[r] if same else _state(scores, times, took[r], inside, values, planes))
     of_tiles = [of[of >= 0] // case.seqlen_k for of in rounds.keys]
     astray = (r for r, of in enumerate(of_tiles) if not np.isin(of, planes[rows]).all())
     return Oracle(
@@ -169,9 +179,17 @@ def _counts_from(due: np.ndarray, held: np.ndarray, took: np.ndarray) -> np.ndar
 
 
 def _state(
-    scores: np.ndarray, times: np.ndarray, held: np.ndarray, values: np.ndarray, planes: np.ndarray
+    scores: np.ndarray,
+    times: np.ndarray,
+    tile: np.ndarray,
+    held: np.ndarray,
+    values: np.ndarray,
+    planes: np.ndarray,
 ) -> State:
-    """Return the state of pairs that count `times` each; the tiles so far have the keys `held`."""
+    """Return the state of pairs that count `times` each, the last ones those of `tile`.
+
+    The tiles so far have the keys `held`.
+    """
     visible = np.where(times > 0, scores, -np.inf)
     largest = visible.max(axis=1)
     safe = np.where(np.isfinite(largest), largest, 0.0)
@@ -187,6 +205,7 @@ def _state(
         magnitude[here] = share[here] @ np.abs(values[plane])
     return State(
         largest=largest,
+        of_tile=np.where(tile, scores, -np.inf).max(axis=1),
         held=np.where(held[None, :], scores, -np.inf).max(axis=1),
         lse=lse,
         out=out,

@@ -89,7 +89,13 @@ class Called:
             return ProgramReport(record(conclusion=_nothing_seen(problem, case, worst[0], program)))
         wrong = self._are_wrong(rounds.queries)
         compared = compare(
-            problem.id, case, self.inputs, rounds, wrong=wrong, dtype=rounded or case.dtype
+            problem.id,
+            case,
+            self.inputs,
+            rounds,
+            followed.trace,
+            wrong=wrong,
+            dtype=rounded or case.dtype,
         )
         corner = program_record.Corner.of(case, rounds, compared, worst)
         tiles = program_record.rounds_of(case, self.source, rounds, compared, corner, wrong=wrong)

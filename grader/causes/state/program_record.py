@@ -220,6 +220,12 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
         verb = "diverge" if len(names) > 2 else "diverges"
         what[1:] = [f"{' and '.join(names[1:])} {verb} with it"] if names[1:] else []
     lines = _lines(rounds, compared, r, names, source)
+    if part.of_tile is not None:
+        variable, factor = part.of_tile
+        unit = compared.roles[int(rounds.column("segment")[r])].unit or 1.0
+        largest = _largest(unit).replace("so far", "of the tile")
+        what = [f"{variable} is {factor:.4g} times {largest}, in every row", *what[1:]]
+        lines = source_lines(source, [int(rounds.column("line")[r])])  # which makes the scores
     return Parting(
         number=r + 1,
         names=names,

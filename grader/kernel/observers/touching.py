@@ -59,7 +59,9 @@ class Touching:
                 self._made.add(touched.start)
                 if event.op.name == "tt.store":
                     self._stored(event, touched)
-                elif event.used:
+                    continue
+                self._note_unwritten(event, touched)
+                if event.used:
                     self._reads.note(touched, made=True)
                 else:
                     self._reads.note_inputs(touched)
@@ -85,9 +87,8 @@ class Touching:
             if operand is not None and operand.name == "out" and not made and is_blank(tensor):
                 record.note_line(Counter.UNWRITTEN_LINE)
             self._reads.note(touched, tensor, floating=floating, made=made)
-            if not of_input and self._is_unwritten(event, touched):
-                line = record.where.in_kernel(event.op)
-                record.counters[Counter.UNWRITTEN_ELEMENT_LINE] = line
+            if not of_input:
+                self._note_unwritten(event, touched)
         return located and located.note
 
     def flowed(self, event: events.Flowed) -> None:
@@ -100,13 +101,15 @@ class Touching:
         if found and found & set().union(*map(marks_in, event.sources)):
             self._record.counters[Counter.UNWRITTEN_OPERAND_LINE] = event.line
 
-    def _is_unwritten(self, event: events.Computed, touched: Touched) -> bool:
-        """Whether an active lane is the first of the call to load what nobody wrote."""
-        value, type = event.results[0], event.types[-1]
-        if self._record.has_unwritten or not type.is_float or not bool(value.isnan().any()):
-            return False
+    def _note_unwritten(self, event: events.Computed, touched: Touched) -> None:
+        """Note the line if an active lane is the first of the call to read what nobody wrote."""
+        value, type, record = event.results[0], event.types[-1], self._record
+        if record.has_unwritten or not type.is_float or not bool(value.isnan().any()):
+            return
         found = as_numpy(whole(marked(value), type.shape, len(event.programs)))
-        return bool((found[touched.chosen] & touched.active).any())
+        if (found[touched.chosen] & touched.active).any():
+            line = record.where.in_kernel(event.op)
+            record.counters[Counter.UNWRITTEN_ELEMENT_LINE] = line
 
     def _note_load(self, found: Located) -> None:
         record, operand, active = self._record, found.operand, found.touched.active

@@ -1,0 +1,97 @@
+"""One mistake is one error, with its name, its line and its step, wherever it shows."""
+
+import re
+
+import pytest
+
+from grader.spec.problem import load_problem
+from tests.harness import edited, judge, model_answer
+from tests.tracing import trace
+from tests.trials import right_answers
+
+PACKED = (
+    "k_ptr += batch * k_strides[0] + kv_head * k_strides[1]\n"
+    "    v_ptr += batch * v_strides[0] + kv_head * v_strides[1]"
+)
+FLAT = (
+    "flat = batch * (num_q_heads // group_size) + kv_head\n"
+    "    k_ptr += flat * k_strides[1]\n"
+    "    v_ptr += flat * v_strides[1]"
+)
+SINK_LAST = ("        o = o * a[:, None]\n        mx = new\n    z", "        mx = new\n    z")
+
+
+def the_cause(problem, source, *checks):
+    """Judge these checks; return the one cause, and its line of the source."""
+    (cause,) = judge(source, load_problem(problem), checks=checks).findings.causes
+    return cause, source.splitlines()[cause.line - 1].strip() if cause.line else ""
+
+
+def test_a_case_that_cannot_be_watched_has_the_cause_that_others_show():
+    source = edited(model_answer("p05"), (PACKED, FLAT))
+    cause, _ = the_cause("p05", source, "layouts", "far_strides")
+    assert cause.diagnosis.id == "P05-READ-OUTSIDE"
+    assert {check for check, _ in cause.cases} == {"layouts", "far_strides"}
+
+
+def test_a_16_bit_case_to_which_nothing_can_be_fitted_is_not_against_a_fit():
+    source = edited(right_answers("unusual")["p09-logit_at_the_end"][1], SINK_LAST)
+    cause, _ = the_cause("p09", source, "sink_logits", "forward_sink_logits", "half_dsink")
+    assert cause.diagnosis.id == "P09-OTHER-SINK-LOGIT"
+    assert "half_dsink" in {check for check, _ in cause.cases}
+
+
+@pytest.mark.parametrize("short", ["half", "bfloat16"])
+def test_an_lse_that_holds_numbers_of_16_bits_alone_is_rounded(short):
+    lse = "row_lse = running_max + running_sum.log()"
+    source = edited(model_answer("p01"), (lse, f"{lse[:10]}({lse[10:]}).{short}().float()"))
+    cause, _ = the_cause("p01", source, "lse", "half_lse", "half")
+    assert (cause.diagnosis.id, cause.step) == ("P01-ROUNDED-TO-16-BITS", 4)
+    assert {check for check, _ in cause.cases} == {"half_lse"}
+
+
+def test_scores_of_a_later_tile_with_another_factor():
+    product = "scores = tile_matmul(q_tile, k_tile.transpose(1, 2), softmax_scale)"
+    again = "q_tile = q_tile * softmax_scale\n            scores = tile_matmul(q_tile, k_tile.mT)"
+    maximum = "new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))"
+    apart = "tile_max = scores.amax(-1, True); new_max = torch.maximum(running_max, tile_max)"
+    source = edited(model_answer("p01"), (product, again), (maximum, apart))
+    cause, line = the_cause("p01", source, "plain")
+    assert (cause.diagnosis.id, cause.step) == ("P01-STATE-PARTS", 1)
+    assert "tile_max is 0.125 times the largest scaled score of the tile" in cause.diagnosis.note
+    assert line == "scores = tile_matmul(q_tile, k_tile.mT)"
+
+
+def test_weights_that_are_relative_to_another_number_than_the_maximum():
+    safe = 'safe_max = tl.where(new_max == float("-inf"), 0.0, new_max)  # (BLOCK_M,)'
+    wrong = "safe_max = tl.maximum(new_max, 0.0)"
+    calls = (("safe_max = _safe", "safe = _safe"), ("running_max, safe_max,", "running_max, safe,"))
+    cause, line = the_cause("p06", edited(model_answer("p06"), (safe, wrong), *calls), "lse")
+    assert (cause.diagnosis.id, cause.step, line) == ("P06-STATE-PARTS", 2, wrong)
+
+
+def test_a_state_that_is_the_log_sum_exp_is_not_called_a_wrong_sum():
+    answer = right_answers("unusual")["p03-lse_is_the_state"][1]
+    answer, share = re.sub(r"\blse\b", "total", answer), "share = tl.exp2(total - new)"
+    source = edited(answer, (share, share.replace("= tl", "= 0.9 * tl")))
+    record = trace("p03", source, "plain:2")
+    assert record.result == "wrong"
+    assert record.parting is None or "total" not in record.parting.names
+
+
+def test_pairs_that_another_launch_counts_are_not_called_masked():
+    answer = right_answers("unusual")["p07-kernel_for_the_sinks"][1]
+    join = "tl.exp(b - total)[:, None]"
+    source = edited(answer, (join, join.replace("exp", "exp2")))
+    found = judge(source, load_problem("p07"), checks=["sinks"])
+    (seen,) = [f.message.trace for f in found.wrong.values() if f.message.trace]
+    assert not any("masked" in fact for tile in seen.rounds for fact in tile.facts)
+    assert "look at the other programs" in seen.conclusion
+
+
+@pytest.mark.parametrize("check", ["plain", "half"])
+def test_what_atomics_add_to_begins_as_zeros(check):
+    source = right_answers("unusual")["p02-column_atomics"][1]
+    cause, line = the_cause("p02", edited(source, ("torch.zeros(rows", "torch.empty(rows")), check)
+    assert cause.diagnosis.id == "P02-UNWRITTEN-READ"
+    assert line.startswith("tl.atomic_add(")
