@@ -95,3 +95,18 @@ def test_what_atomics_add_to_begins_as_zeros(check):
     cause, line = the_cause("p02", edited(source, ("torch.zeros(rows", "torch.empty(rows")), check)
     assert cause.diagnosis.id == "P02-UNWRITTEN-READ"
     assert line.startswith("tl.atomic_add(")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "scores * scale_log2 - new_max[:, None]",
+        "acc * rescale[:, None]",
+        "acc / running_sum[:, None]",
+    ],
+)
+def test_a_number_per_query_along_the_other_axis_of_a_square_tile(line):
+    wrong = line.replace("[:, None]", "[None, :]")
+    cause, at = the_cause("p03", edited(model_answer("p03"), (line, wrong)), "plain")
+    assert cause.diagnosis.id == "P03-ALONG-ANOTHER-AXIS"
+    assert wrong in at

@@ -50,6 +50,7 @@ def _of_attention(
     yield pointers.strides(case, trace)
     yield placement.overwritten(case, trace, result)
     yield placement.along_keys(trace, result)  # a transposed tile matches later rules as well
+    yield sums.at_line(trace, Counter.ACROSS_LINE)
     yield sums.turned(trace)
     yield placement.apart(case, trace, result)
     yield pointers.heads(case, trace, result)

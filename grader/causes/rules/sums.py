@@ -6,6 +6,8 @@ from grader.causes.rules.sighting import Result, Sighting, operand_at
 from grader.checks.counted_pairs import CountedPairs
 from grader.kernel.observers.trace import MIXED, PRODUCTS, SCORES, Counter, Trace
 
+# Counters of a line in which the mistake itself lies.
+_LOCATED = (Counter.CROSSED_LINE, Counter.OVER_QUERIES_LINE, Counter.ACROSS_LINE)
 _FACTORS = dict(zip(PRODUCTS, ("v", "dout", "q", "k"), strict=True))
 
 
@@ -22,16 +24,17 @@ def at_line(trace: Trace, counter: Counter) -> Sighting | None:
     """Return the mistake of which a counter has a line.
 
     A load of what nobody stored, on which all later numbers depend; a tile that is not transposed;
-    a maximum or a sum over queries; infinite weights.
+    a maximum or a sum over queries; infinite weights; a number per query along another axis.
     """
-    line, located = trace.count(counter), (Counter.CROSSED_LINE, Counter.OVER_QUERIES_LINE)
+    line = trace.count(counter)
     id = {
         Counter.UNWRITTEN_LINE: "UNWRITTEN-READ",
         Counter.CROSSED_LINE: "TILE-NOT-TRANSPOSED",
         Counter.OVER_QUERIES_LINE: "REDUCED-OVER-QUERIES",
         Counter.INFINITE_LINE: "WEIGHTS-INFINITE",
+        Counter.ACROSS_LINE: "ALONG-ANOTHER-AXIS",
     }[counter]
-    return Sighting(id, line, located=counter in located) if line else None
+    return Sighting(id, line, located=counter in _LOCATED) if line else None
 
 
 def unwritten(trace: Trace, result: Result) -> Sighting | None:

@@ -74,6 +74,9 @@ class Combining:
         known = [side.note for side in sides if side.note is not None]
         axes = merged(known)
         self._nans.look(event, axes)
+        of_queries = {a for n in known for a, rows in enumerate(n.axes) if rows and rows.of_queries}
+        if len(of_queries) > 1 and not self._record.counters[Counter.ACROSS_LINE]:
+            self._record.note_line(Counter.ACROSS_LINE)
         if not known:
             return None
         condition, of_pairs = event.operands[0], any(side.is_of_pairs for side in sides)

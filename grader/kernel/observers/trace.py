@@ -75,6 +75,7 @@ class Counter(enum.IntEnum):
     DISTINCT_MADE = 36  # different elements read of what the call's own kernels made
     UNWRITTEN_ELEMENT_LINE = 37  # the first load of an element that nobody had written
     UNWRITTEN_OPERAND_LINE = 38  # the first operator of PyTorch that computed with such a one
+    ACROSS_LINE = 39  # two operands have numbers of queries along different axes
 
 
 def numbers(*names: str) -> np.dtype:
