@@ -191,6 +191,9 @@ class Casebook:
         numbers = {place: s for place, s in untraced.items() if s or place not in self._short}
         known = map(self._as_race, filter(self._may_be, self._known.hypotheses()))
         found = [*known, *self._hypotheses(traced), *self._hypotheses(numbers)]
+        # An offset that overflows is a mistake of its own; others outside may follow from another.
+        proved = {place: s for place, s in self._faults.items() if s.kind is Kind.PROVED}
+        found += self._hypotheses(proved)
         pair = source.exchanged() if source and not self._bridge else None
         if pair is not None:
             found += self._hypotheses(dict.fromkeys([*self._wrong, *self._faults], exchanged(pair)))

@@ -25,8 +25,7 @@ def load_tile(ptr, start, stride, seqlen, BLOCK: tl.constexpr, HEAD_DIM: tl.cons
 
     Args:
         ptr: the first row of the head.
-        stride: elements from one row to the next.
-        seqlen: rows of the head, from its first one on.
+        stride: elements from one row to the next; seqlen: all rows of the head.
     """
     rows = tl.arange(0, BLOCK)
     offsets = rows[:, None] * stride + tl.arange(0, HEAD_DIM)[None, :]

@@ -52,7 +52,7 @@ WRONG = (
         ('padding one key more', 'ragged', 'PADDING-COUNTED', ('visible = keys[None, :] < seqlen_k', 'visible = keys[None, :] <= seqlen_k')),
         ('padding one key fewer', 'ragged', 'VISIBLE-KEYS-MASKED', ('visible = keys[None, :] < seqlen_k', 'visible = keys[None, :] < seqlen_k - 1')),
         ("q masked by seqlen_k", "unequal", "QUERIES-NEVER-LOADED", ("mask=queries[:, None] < seqlen_q, other=0.0)", "mask=queries[:, None] < seqlen_k, other=0.0)")),
-        ("rescaled along the columns", "plain", "STATE-PARTS", (ACC, ACC.replace("rescale[:, None]", "rescale[None, :]"))),
+        ("rescaled along the columns", "plain", "ALONG-ANOTHER-AXIS", (ACC, ACC.replace("rescale[:, None]", "rescale[None, :]"))),
         ("first row times the tile twice", "plain", "QUERIES-NEVER-LOADED", ("queries = query_start + tl.arange(0, BLOCK_M)", "queries = query_start * BLOCK_M + tl.arange(0, BLOCK_M)")),
         ("q of half its columns", "plain", "OTHER-COLUMNS", ("mask=queries[:, None] < seqlen_q, other=0.0)", "mask=(queries[:, None] < seqlen_q) & (offs_d[None, :] < 32), other=0.0)")),
         ("all rows of q are row one", "plain", "WRONG-STRIDE", ("q_ptr + queries[:, None].to(tl.int64) * q_strides[2]", "q_ptr + q_strides[2]")),

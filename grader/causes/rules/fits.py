@@ -16,6 +16,7 @@ from grader.checks.correctness import element_errors
 
 _FEWEST_ROWS = 4  # of x
 _MOST_KEYS = 1024
+_SAME = 1e-4  # relative, of two numbers that fp32 computes
 _GRADIENTS = (*NAMES, "dsink_logits")
 _AXES = ("batch", "heads", "seqlen", "head_dim")
 
@@ -52,10 +53,6 @@ def _in_other_places(wrong: Outputs) -> Sighting | None:
         got, truth = wrong.got[name], wrong.expected.truth[name]
         if bool(wrong.right[name].all()):
             continue
-        alike = torch.empty(truth.numel(), dtype=truth.dtype)
-        alike[got.flatten().argsort()] = truth.flatten().sort().values
-        if not _is_right(wrong, name, alike.view(truth.shape)):
-            continue
         for axes in itertools.permutations(range(len(_AXES))):
             if _is_right(wrong, name, truth.permute(axes).reshape(truth.shape)):
                 return by_numbers(
@@ -65,8 +62,11 @@ def _in_other_places(wrong: Outputs) -> Sighting | None:
                     memory=", ".join(_AXES[axis] for axis in axes),
                     read=", ".join(_AXES),
                 )
-        moved, number = int((~wrong.right[name]).sum()), got.numel()
-        return by_numbers("OUTPUT-REORDERED", name=name, moved=moved, number=number)
+        # Other numbers of the same distribution, sorted, are within the tolerance of TF32.
+        values, due = (one.double().flatten().sort().values for one in (got, truth))
+        if torch.allclose(values, due, rtol=_SAME, atol=0.1 * _SAME * float(truth.abs().max())):
+            moved, number = int((~wrong.right[name]).sum()), got.numel()
+            return by_numbers("OUTPUT-REORDERED", name=name, moved=moved, number=number)
     return None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from grader.base.text import plural
+from grader.causes.decide import Kind
 from grader.causes.rules.sighting import Result, Sighting, line_of, operand_at, repeated
 from grader.checks.counted_pairs import CountedPairs, accesses
 from grader.kernel.machine.outside import Outside
@@ -246,5 +247,5 @@ def outside(how: str, line: int, of: str) -> Sighting | None:
     if how == Outside.TILE:
         return Sighting("TILE-OUTSIDE", line, pointer=of, part="offset+after")
     if how == Outside.WRAPS:
-        return Sighting("OFFSET-OVERFLOWS", line, pointer=of)
+        return Sighting("OFFSET-OVERFLOWS", line, kind=Kind.PROVED, pointer=of)
     return None
