@@ -304,7 +304,8 @@ class Casebook:
         if source and found.spot.part == "pointer" and not found.spot.line:
             spots.append(Spot(source.replacing(found.spot.of), located=True))
         for spot in filter(lambda spot: spot.line, spots if source else ()):
-            fed_by = tuple(n for n in source.fed_by(spot) if step in (None, source.step_making(n)))
+            of = None if not source.has_steps else step
+            fed_by = tuple(n for n in source.fed_by(spot) if of in (None, source.step_making(n)))
             if step is not None and not fed_by and source.step_at(spot.line) not in (None, step):
                 continue
             # A mistake in given code that was changed may show at any line.
@@ -345,8 +346,8 @@ def _joined(causes: list[tuple[Hypothesis, CauseFound]], source: Source | None) 
     """
     found: list[tuple[set[int], CauseFound]] = []
     for hypothesis, cause in causes:
-        near = {*cause.fed_by}
-        if source and hypothesis.spot.line:
+        near = {*cause.fed_by} if source is None or source.has_steps else set()
+        if source and near and hypothesis.spot.line:
             near &= {*source.fed_by(hypothesis.spot, Follow.NEAREST)}
         joins = near if hypothesis.kind is Kind.SEEN else set()
         number = next((n for n, (lines, _) in enumerate(found) if joins & lines), None)

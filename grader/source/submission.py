@@ -128,17 +128,19 @@ class Source:
 
         The nearest of each step that leads there, and those of the step which these depend on, as
         far as they are few. For a line of a step without a part, none unless it is the head of a
-        loop: another step may make its bounds.
+        loop: another step may make its bounds. A file without steps is one.
         """
-        line, own = spot.line, self.step_at(spot.line)
-        tree = self.tree if line and self.has_steps else None
+        line, own = spot.line, self.step_at(spot.line) if self.has_steps else 1
+        tree = self.tree if line else None
         if tree is None or (own is not None and not (spot.part or is_head_of_loop(tree, line))):
             return ()
-        others = None if spot.part else own
+        others = None if spot.part or not self.has_steps else own
         if own is not None and not works_with(tree, spot):
             return ()
 
         def step_of(number: int) -> int | None:
+            if not self.has_steps:
+                return 1
             return None if (step := self.step_making(number)) == others else step
 
         found = lines_feeding(tree, spot, step_of, follow)
