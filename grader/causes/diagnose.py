@@ -219,7 +219,25 @@ class Casebook:
             ((only, cases),) = named
             named = [(only, cases | self._unwatched)]
         causes = [(found, self._cause(found, cases, source)) for found, cases in named]
-        return _joined(causes, source)
+        return self._with_faults(_joined(causes, source), source)
+
+    def _with_faults(self, causes: list[CauseFound], source: Source | None) -> list[CauseFound]:
+        """Return causes, each with the accesses outside of a tensor that it leads to as well.
+
+        These are in its line, or what is wrong there is made in the same lines.
+        """
+        explained = {place for cause in causes for place in cause.cases}
+        spots = {p: s.spot for p, s in self._faults.items() if p not in explained}
+        made = source is not None and source.has_steps
+        near = {p: source.fed_by(s, Follow.NEAREST) if made else () for p, s in spots.items()}
+        found = []
+        for cause in causes:
+            lines = {cause.line, *cause.fed_by}
+            same = {place for place, spot in spots.items() if lines & {spot.line, *near[place]}}
+            spots = {place: spot for place, spot in spots.items() if place not in same}
+            cases = tuple(sorted({*cause.cases, *same}))
+            found.append(cause.model_copy(update={"cases": cases}))
+        return found
 
     def _may_be(self, known: Hypothesis) -> bool:
         """Whether nothing that was seen refutes a known mistake, whatever its numbers.
