@@ -13,7 +13,7 @@ need = command -v "$1" >/dev/null 2>&1 || { echo "make: got no $1, expected Pyth
 	"install one and say for example: make $2 PYTHON=python3.12" >&2; exit 4; }
 # course
 # As many test workers as cores, eight at the most: each has a torch of its own in memory.
-WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo $$n)
+WORKERS := $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 1); [ $$n -gt 8 ] && n=8; echo $$n)
 # `make check test` runs them once.
 CHECKED := tests/test_set.py tests/test_set_cases.py tests/test_handouts.py tests/test_triton_page.py tests/test_mistakes.py
 # end of course
