@@ -289,6 +289,7 @@ def test_a_known_mistake_has_the_line_of_what_was_seen_of_its_cases(
         step_behind=lambda spot: steps.get(spot.line),
         has_steps=True,
         fed_by=lambda spot: (),
+        nearest=lambda spot: set(),
         exchanged=lambda: None,
         keeps_given=keeps_given,
     )
@@ -310,7 +311,8 @@ def test_what_the_state_says_has_its_own_line_and_not_that_of_a_consequence(book
         step_at=lambda line: None,
         step_behind=lambda spot: None,
         has_steps=True,
-        fed_by=lambda spot, follow=None: (),
+        fed_by=lambda spot: (),
+        nearest=lambda spot: set(),
         exchanged=lambda: None,
     )
     (cause,) = found.book.settle(source)

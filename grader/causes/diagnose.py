@@ -19,7 +19,7 @@ from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.others import exchanged
 from grader.causes.rules.sighting import LEFT_TO_ANOTHER, Sighting
 from grader.kernel.observers.trace import traceable
-from grader.source.feeding import Follow, Spot
+from grader.source.feeding import Spot
 from grader.source.submission import Source
 from grader.spec.cases import Case
 from grader.spec.causes import entry_of
@@ -228,8 +228,7 @@ class Casebook:
         """
         explained = {place for cause in causes for place in cause.cases}
         spots = {p: s.spot for p, s in self._faults.items() if p not in explained}
-        made = source is not None and source.has_steps
-        near = {p: source.fed_by(s, Follow.NEAREST) if made else () for p, s in spots.items()}
+        near = {p: source.nearest(spot) if source else set() for p, spot in spots.items()}
         found = []
         for cause in causes:
             lines = {cause.line, *cause.fed_by}
@@ -364,9 +363,9 @@ def _joined(causes: list[tuple[Hypothesis, CauseFound]], source: Source | None) 
     """
     found: list[tuple[set[int], CauseFound]] = []
     for hypothesis, cause in causes:
-        near = {*cause.fed_by} if source is None or source.has_steps else set()
-        if source and near and hypothesis.spot.line:
-            near &= {*source.fed_by(hypothesis.spot, Follow.NEAREST)}
+        near = {*cause.fed_by}
+        if source and hypothesis.spot.line:
+            near &= source.nearest(hypothesis.spot)
         joins = near if hypothesis.kind is Kind.SEEN else set()
         number = next((n for n, (lines, _) in enumerate(found) if joins & lines), None)
         if number is None:

@@ -26,10 +26,9 @@ from grader.isolate.session import Session
 from grader.spec.protocol import Reply
 
 _MOST_SITES = 12  # each takes a call
+_BY_FP32 = "what fp32 allows"
 _SHORT = {"fp16": torch.float16, "bf16": torch.bfloat16}
-# Different numbers that 16 bits cannot hold: none of them comes out as one of 16 bits by chance.
-_FEWEST = 8
-_FP32 = 2.0**-20  # of a number: more than an fp32 result of such a size differs by
+_FEWEST = 8  # different numbers: fp32 results are not all numbers of 16 bits by chance
 
 
 def rounding(session: Session, called: Called) -> Rounding | None:
@@ -62,7 +61,7 @@ def hidden_rounding(session: Session, called: Called) -> Rounding | None:
     """
     names = tuple(called.evidence.outputs)
     found = _largest(session, called, names, None)
-    return dataclasses.replace(found, allowed="what fp32 allows") if found else None
+    return dataclasses.replace(found, allowed=_BY_FP32) if found else None
 
 
 def rounded_output(called: Called) -> Rounding | None:
@@ -70,16 +69,14 @@ def rounded_output(called: Called) -> Rounding | None:
 
     Its tolerance is that of the inputs, and would let such a rounding pass.
     """
+    due = called.expected.truth.keys() if called.case.dtype != "fp32" else ()
     for name, got in called.evidence.outputs.items():
-        truth = called.expected.truth.get(name)
-        if called.case.dtype == "fp32" or truth is None or got.dtype != torch.float32:
+        if name not in due or got.dtype != torch.float32 or len(got.unique()) < _FEWEST:
             continue
-        for short, dtype in _SHORT.items():
-            lost = (truth - truth.to(dtype).double()).abs() > _FP32 * truth.abs()
-            if len(truth[lost].unique()) >= _FEWEST and torch.equal(got, got.to(dtype).float()):
-                margin = float((got.double() - truth).abs().div(_FP32 * truth.abs())[lost].max())
-                allowed = "what fp32 allows"
-                return Rounding(0, name, short, "", margin, (name,), allowed)
+        short = [s for s, dtype in _SHORT.items() if torch.equal(got, got.to(dtype).float())]
+        wrong = short and find_differences({name: got}, _strict(called.expected, (name,)))
+        if wrong:
+            return Rounding(0, name, short[0], "", wrong[0].margin, (name,), _BY_FP32)
     return None
 
 

@@ -149,6 +149,10 @@ class Source:
         far = max((far for far in fars if bisect.bisect(fars, far) <= MOST_FEEDING), default=-1)
         return tuple(sorted(n for n in found if found[n] <= far))
 
+    def nearest(self, spot: Spot) -> set[int]:
+        """Return the nearest lines of steps that feed a spot, none in a file without steps."""
+        return {*self.fed_by(spot, Follow.NEAREST)} if self.has_steps else set()
+
     def reaches(self, spot: Spot, step: int) -> bool:
         """Whether a line of a step helps to make what the line of a spot works with.
 

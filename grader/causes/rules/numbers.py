@@ -140,6 +140,7 @@ def rounded(case: Case, found: Rounding) -> Sighting:
         id,
         found.line,
         located=bool(found.line),
+        variant="" if found.line else "output",
         kind=Kind.PROVED,
         what=found.what,
         proof=found.proof,

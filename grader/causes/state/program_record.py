@@ -223,7 +223,7 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
     if part.of_tile is not None:
         variable, factor = part.of_tile
         unit = compared.roles[int(rounds.column("segment")[r])].unit or 1.0
-        largest = _largest(unit).replace("so far", "of the tile")
+        largest = _largest(unit, "of the tile")
         what = [f"{variable} is {factor:.4g} times {largest}, in every row", *what[1:]]
         lines = source_lines(source, [int(rounds.column("line")[r])])  # which makes the scores
     return Parting(
@@ -235,13 +235,13 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
     )
 
 
-def _largest(unit: float) -> str:
-    """Name the largest score so far in a unit: natural, times log2(e), or not scaled."""
+def _largest(unit: float, of: str = "so far") -> str:
+    """Name the largest score in a unit, `of` which tiles: natural, times log2(e), or not scaled."""
     if unit == 1.0:
-        return "the largest scaled score so far"
+        return f"the largest scaled score {of}"
     if abs(unit / LOG2E - 1.0) < 1e-9:
-        return "the largest scaled score so far times log2(e)"
-    return "the largest product of q and k so far, not scaled"
+        return f"the largest scaled score {of} times log2(e)"
+    return f"the largest product of q and k {of}, not scaled"
 
 
 def _lines(
