@@ -139,6 +139,21 @@ def test_reads_of_what_a_kernel_made_are_counted(how):
     assert ratios(figures)[kind] > 1.4 and work_fraction(figures) < 0.6
 
 
+REPEATED = {
+    "by index": "k, v = (x.repeat_interleave(num_q_heads // x.shape[1], 1) for x in (k, v))",
+    "by view": "k, v = (x[:, :, None].expand(*x.shape[:2], num_q_heads // x.shape[1], *x.shape[2:])"
+    ".reshape(q.shape) for x in (k, v))",
+}
+
+
+@pytest.mark.parametrize("how", REPEATED)
+def test_heads_that_are_repeated_in_memory_are_counted(how):
+    """A view repeats one head in no memory: the case that counts has two."""
+    source = in_entry(f"{REPEATED[how]}\n    {LAUNCH}", problem_id="p05")
+    figures = counted(source, load_problem("p05"))
+    assert ratios(figures)["different elements read"] == 2.25 and work_fraction(figures) == 0
+
+
 def test_a_kernel_that_is_launched_from_a_thread_is_seen():
     text = model_answer("p04")
     start = text.index(LAUNCH)

@@ -249,7 +249,7 @@ class Session:
         fields = {
             **{name: dataclasses.asdict(shape) for name, shape in shapes.items()},
             **Call(layout, case.kwargs, self.problem.returns, differentiates)._asdict(),
-            "exact": case.exact and case.dtype == "fp32",
+            "exact": self.problem.asks_ieee(case),
             "seconds": _SHARE * call_s,
             "far": case.layout == "far",
             **how,

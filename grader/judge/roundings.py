@@ -46,10 +46,9 @@ def of_tf32(called: Called, wrong: list[Difference]) -> bool:
     That is no sign of another mistake; the machine refuses such dots before.
     """
     case, got = called.case, called.evidence.outputs
-    if not case.exact or case.dtype != "fp32":
+    if not called.problem.asks_ieee(case):
         return False
-    case = dataclasses.replace(case, exact=False)
-    cut = expect(called.problem, case, called.inputs, tuple(got))
+    cut = expect(called.problem, case, called.inputs, tuple(got), tf32=True)
     return all(is_of_tf32(got[d.name], d.name, called.expected, cut) for d in wrong)
 
 

@@ -185,6 +185,10 @@ class Problem(Table):
                 cases[len(cases)] = resolve(given, dtype, place, exact=check.exact)
         return cases
 
+    def asks_ieee(self, case: Case) -> bool:
+        """Whether TF32 is too coarse for the fp32 numbers of a case."""
+        return case.dtype == "fp32" and (case.exact or self.tolerance.fp32 == "ieee")
+
     @property
     def counted(self) -> Check | None:
         """The calls in which work is counted, as a check that is none of `checks`."""

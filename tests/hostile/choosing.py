@@ -293,10 +293,10 @@ def weighted_row_sum(x, w):
 """
 _REPEATED = """
 @triton.jit
-def _turned(x_ptr, y_ptr, heads, D: tl.constexpr):
-    row, d = tl.program_id(0), tl.arange(0, D)
-    x = 1.5 - tl.load(x_ptr + row * D + d)
-    for head in range(heads):
+def _turned(x_ptr, y_ptr, group, D: tl.constexpr):
+    row, kv_head, d = tl.program_id(0), tl.program_id(1), tl.arange(0, D)
+    x = 1.5 - tl.load(x_ptr + (kv_head * tl.num_programs(0) + row) * D + d)
+    for head in range(kv_head * group, kv_head * group + group):
         tl.store(y_ptr + (head * tl.num_programs(0) + row) * D + D - 1 - d, x)
 
 
@@ -323,7 +323,7 @@ def attention(q, k, v, *, softmax_scale=None):
     out, lse = torch.empty_like(q), torch.empty(q.shape[:3])
     turned = [torch.empty_like(q), torch.empty_like(q)]
     for x, y in zip((k, v), turned):
-        _turned[(seqlen,)](x, y, heads, D=dim)
+        _turned[(seqlen, x.shape[1])](x, y, heads // x.shape[1], D=dim)
     _attention[(seqlen // 64, heads)](q, *turned, out, lse, seqlen, D=dim, B=64)
     return out, lse
 """
