@@ -3,9 +3,15 @@
 from unittest import mock
 
 import pytest
+import torch
 
 from grader.causes import diagnose
+from grader.causes.outputs import Outputs
+from grader.causes.rules import fits
 from grader.causes.rules.fitted_rows import fitted
+from grader.checks.correctness import expect
+from grader.spec.cases import resolve
+from grader.spec.inputs import make_inputs
 from grader.spec.problem import load_problem
 from tests import forked
 from tests.harness import Judged, edited, judge, model_answer
@@ -67,3 +73,70 @@ def test_a_fit_is_of_finite_fp32_rows_alone() -> None:
     with mock.patch.object(diagnose, "fitted", wraps=fitted) as fit:
         of("out[:, q_start:q_stop] = acc", "out[:, q_start:q_stop] = torch.nan * acc")
     assert not fit.called
+
+
+def outputs_of(problem_id: str, given: dict, name: str, made) -> Outputs:
+    """Right outputs of a case, but for the one that `made` computes of the inputs in fp64."""
+    problem, case = load_problem(problem_id), resolve(given, "fp32", "")
+    inputs = make_inputs(problem, case, 1)
+    expected = expect(problem, case, inputs, (name,))
+    of = {n: t.double() for n, t in inputs.all.items()}
+    got = {name: made(of).float().reshape(expected.truth[name].shape)}
+    return Outputs(problem_id, case, inputs, got, expected)
+
+
+def quarters(of):
+    """Sums of four quarters of the columns, stored as (4, rows) and read as (rows, 4)."""
+    return torch.stack([part.sum(1) for part in (of["x"] * of["w"]).chunk(4, 1)]).view(-1, 4).sum(1)
+
+
+def halves(of):
+    """Attention of two halves of the keys, stored as (heads, 2, ..) and read as (2, heads, ..)."""
+    q, k, v = (of[name][0] for name in "qkv")
+    weights = (q @ k.mT * q.shape[-1] ** -0.5).exp()
+    parts = list(zip(weights.chunk(2, -1), v.chunk(2, 1), strict=True))
+    acc = torch.stack([w @ x for w, x in parts], 1).view(2, *q.shape).sum(0)
+    return acc / torch.stack([w.sum(-1) for w, _ in parts], 1).view(2, *q.shape[:2], 1).sum(0)
+
+
+def tiles(of):
+    """The logits' gradients of four tiles, as (batch, 2 heads, tile), read as (tile, 2, batch)."""
+    sink = of["sink_logits"].exp()[None, :, None]
+    keys = torch.arange(1, 129)
+    out = (of["q"] @ of["k"].mT * 0.125).masked_fill(keys > keys[:, None], -torch.inf).exp()
+    total = out.sum(-1) + sink
+    delta = (out @ of["v"] / total[..., None] * of["dout"]).sum(-1)
+    return (-sink / total * delta).unflatten(2, (4, 32)).sum(3).view(4, 2, -1).sum((0, 2))
+
+
+@pytest.mark.parametrize(
+    ("problem_id", "given", "name", "made", "words"),
+    [
+        ("p02", {"rows": 32, "cols": 256}, "y", quarters, "(split, row) and read as (row, split)"),
+        ("p03", {"seqlen": 128, "num_q_heads": 3, "num_kv_heads": 3}, "out", halves, "64 keys"),
+        (
+            *("p09", {"seqlen": 128, "num_q_heads": 2, "num_kv_heads": 2, "batch": 3}),
+            *("dsink_logits", tiles, "(batch, head, tile) and read as (tile, head, batch)"),
+        ),
+    ],
+)
+def test_right_parts_that_are_added_up_in_another_order(problem_id, given, name, made, words):
+    options = {"sink_logits": True, "window_size": 128} if problem_id == "p09" else {}
+    found = fits.fitted(outputs_of(problem_id, given | options, name, made))
+    assert found.id == "PARTS-REORDERED" and found.figures["name"] == name
+    text = "{of} stored as ({stored}) and read as ({read})".format(**found.figures)
+    assert words in text
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (0, 1, 3, 2)])
+def test_heads_of_groups_in_another_order(order):
+    """An lse of (batch, kv heads, group, rows) whose middle axes are exchanged, read as it is."""
+    given = {"seqlen": 64, "num_q_heads": 6, "num_kv_heads": 2}
+
+    def made(of):
+        k = of["k"].repeat_interleave(3, 1)
+        scores = (of["q"] @ k.mT * 0.125).masked_fill(torch.ones(64, 64).triu(1) > 0, -torch.inf)
+        return scores.logsumexp(-1).unflatten(1, (2, 3)).permute(order)
+
+    found = fits.fitted(outputs_of("p05", given, "lse", made))
+    assert (found.id, found.figures["name"]) == ("OUTPUT-REORDERED", "lse")

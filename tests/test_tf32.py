@@ -13,8 +13,9 @@ from grader.judge.case import CheckCase
 from grader.spec.cases import resolve
 from grader.spec.grade_record import Verdict
 from grader.spec.inputs import make_inputs
-from grader.spec.problem import ROOT, load_problem
+from grader.spec.problem import load_problem
 from grader.spec.protocol import Reply, Status
+from tests import trials
 from tests.harness import edited, judge, run_of
 
 P04, P08 = load_problem("p04"), load_problem("p08")
@@ -113,7 +114,7 @@ def test_on_a_gpu_the_check_of_precision_names_tf32():
 
 def test_where_no_fp32_may_be_cut_a_dot_that_rounds_is_seen_in_every_check():
     """p02 asks for IEEE fp32 in all its cases, and needs no dot."""
-    source = (ROOT / "tests" / "unusual" / "p02_by_dot.py").read_text()
+    _, source = trials.right_answers("unusual")["p02-by_dot"]
     source = edited(source, (', input_precision="ieee"', ""))
     judged = judge(source, load_problem("p02"), checks=("one_program", "half"))
     headline = "on a GPU this tl.dot rounds its fp32 operands to TF32"
