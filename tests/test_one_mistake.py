@@ -41,10 +41,11 @@ def test_a_16_bit_case_to_which_nothing_can_be_fitted_is_not_against_a_fit():
     assert "half_dsink" in {check for check, _ in cause.cases}
 
 
-@pytest.mark.parametrize("short", ["half", "bfloat16"])
-def test_an_lse_that_holds_numbers_of_16_bits_alone_is_rounded(short):
+@pytest.mark.parametrize(("rows", "short"), [("::", "half"), ("::", "bfloat16"), ("::4", "half")])
+def test_an_lse_that_holds_numbers_of_16_bits_is_rounded(rows, short):
     lse = "row_lse = running_max + running_sum.log()"
-    source = edited(model_answer("p01"), (lse, f"{lse[:10]}({lse[10:]}).{short}().float()"))
+    rounded = f"row_lse[:, {rows}] = row_lse[:, {rows}].{short}()"
+    source = edited(model_answer("p01"), (lse, f"{lse}; {rounded}"))
     cause, _ = the_cause("p01", source, "lse", "half_lse", "half")
     assert (cause.diagnosis.id, cause.step) == ("P01-ROUNDED-TO-16-BITS", 4)
     assert {check for check, _ in cause.cases} == {"half_lse"}
