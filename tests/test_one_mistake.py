@@ -121,3 +121,12 @@ def test_a_line_of_a_kernel_without_steps_has_the_lines_that_it_depends_on():
     cause, _ = the_cause("p05", source, "batch_heads")
     lines = source.splitlines()
     assert any("tl.program_id(2)" in lines[n - 1] for n in cause.fed_by)
+
+
+def test_a_program_that_reads_what_another_of_its_launch_stores():
+    store = "tl.store(y_ptr + row_ids,"
+    read = f"y_tile += tl.where(tl.load(y_ptr) == 12345.0, 1.0, 0.0)\n    {store}"
+    cause, line = the_cause("p02", edited(model_answer("p02"), (store, read)), "plain", "x_strides")
+    assert (cause.diagnosis.id, line) == ("P02-PROGRAMS-RACE", read.partition("\n")[0])
+    assert "read in another that is launched after it" in cause.diagnosis.help
+    assert {check for check, _ in cause.cases} == {"plain", "x_strides"}

@@ -17,7 +17,9 @@ from grader.causes.known_mistakes import KnownMistakes, Recompute
 from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.others import exchanged
+from grader.causes.rules.placement import raced
 from grader.causes.rules.sighting import LEFT_TO_ANOTHER, Sighting
+from grader.checks.outcome import CaseOutcome
 from grader.kernel.observers.trace import traceable
 from grader.source.feeding import Spot
 from grader.source.submission import Source
@@ -167,15 +169,14 @@ class Casebook:
         self._wrong.append(place)
         self.add_seen(place, sighting)
 
-    def add_race(self, place: Place, sighting: Sighting | None) -> None:
-        """Add a race of programs that store to what a wrong output is made of, if there is one.
+    def add_race(self, place: Place, remark: CaseOutcome) -> None:
+        """Add a race between programs for what a wrong output is made of.
 
-        Stores alone may race for many reasons: they say only how a sum is overwritten.
+        They may race for many reasons; stores say how a sum is overwritten, if one is.
         """
-        if sighting is not None:
-            self._races[place] = sighting
-            if sighting.kind is Kind.PROVED:
-                self.add_seen(place, sighting)
+        self.add_seen(place, raced(remark, symptom=True))
+        if remark.does != "reads":
+            self._races[place] = raced(remark, of_sum=True)
 
     def settle(self, source: Source | None = None) -> list[CauseFound]:
         """Return the causes that are named, each with the cases it explains.

@@ -61,7 +61,9 @@ class Looks:
         Not if one known mistake explains all that is wrong: earlier calls show what it does.
         """
         case, check = called.case, called.check
-        self._casebook.add_race(_place(called), raced(of_remark(called.evidence, result.wrong)))
+        remark = of_remark(called.evidence, result.wrong)
+        if remark is not None:
+            self._casebook.add_race(_place(called), remark)
         if check.id in self._looked or sum(self._looked.values()) >= _MOST_LOOKS:
             return Seen()
         is_followed = not called.problem.uses_triton and called.problem.id in TRACED
@@ -148,11 +150,7 @@ class Looks:
             trace = session.call(case, called.inputs, names, traced=True).trace
             result = Result(names, nan=False, close=False)
             self._races[headline] = trace and misplaced(case, trace, result)
-        sighting = self._races.get(headline)
-        if sighting is not None:
-            self._casebook.add_raced(_place(called), sighting)
-        elif remark.does == "changes":
-            self._casebook.add_raced(_place(called), raced(remark))
+        self._casebook.add_raced(_place(called), self._races.get(headline) or raced(remark))
 
     def watched(self, session: Session, called: Called) -> CallEvidence:
         """Call with the kernels watched, and until one program was followed, follow one."""

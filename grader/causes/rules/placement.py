@@ -104,21 +104,19 @@ def overwritten(case: Case, trace: Trace, result: Result) -> Sighting | None:
     return None
 
 
-def raced(remark: CaseOutcome | None) -> Sighting | None:
-    """Find programs that store to the same elements, in what a call remarks.
+def raced(remark: CaseOutcome, *, of_sum: bool = False, symptom: bool = False) -> Sighting:
+    """Return the race of programs that a call remarks; with `of_sum` they store shares of a sum.
 
     Where they load and change the elements before, no wrong offset needs to explain that.
     """
-    if remark is None or remark.does not in ("stores to", "changes"):
-        return None
-    return Sighting(
-        "LAST-STORE-WINS",
-        remark.line,
-        kind=Kind.PROVED if remark.does == "changes" else Kind.SEEN,
-        variant="of_programs",
-        name=remark.headline.rpartition(" ")[2],
-        what=remark.extent,
-    )
+    line, name, changes = remark.line, remark.headline.rpartition(" ")[2], remark.does == "changes"
+    if of_sum or changes:
+        kind, what = Kind.PROVED if changes else Kind.SEEN, remark.extent
+        return Sighting(
+            "LAST-STORE-WINS", line, kind=kind, variant="of_programs", name=name, what=what
+        )
+    variant = "of_reads" if remark.does == "reads" else ""
+    return Sighting("PROGRAMS-RACE", line, symptom=symptom, variant=variant, name=name)
 
 
 def apart(case: Case, trace: Trace, result: Result) -> Sighting | None:
