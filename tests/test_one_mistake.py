@@ -127,6 +127,6 @@ def test_a_program_that_reads_what_another_of_its_launch_stores():
     store = "tl.store(y_ptr + row_ids,"
     read = f"y_tile += tl.where(tl.load(y_ptr) == 12345.0, 1.0, 0.0)\n    {store}"
     cause, line = the_cause("p02", edited(model_answer("p02"), (store, read)), "plain", "x_strides")
-    assert (cause.diagnosis.id, line) == ("P02-PROGRAMS-RACE", read.partition("\n")[0])
+    assert cause.diagnosis.id == "P02-PROGRAMS-RACE" and line.startswith(store)  # the later one
     assert "read in another that is launched after it" in cause.diagnosis.help
     assert {check for check, _ in cause.cases} == {"plain", "x_strides"}
