@@ -200,7 +200,7 @@ def _text(raw: bytes) -> str:
 
 
 class RoundsWriter:
-    """Writes a pass over keys: `begin` it; `meet` keys, `reduce` scores, `take` pairs, `end` a round.
+    """Writes a pass over keys: `begin` it; `meet` keys, `reduce`, `take` pairs, `end` the round.
 
     A new pass overwrites the one before it.
     """
