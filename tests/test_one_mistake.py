@@ -51,16 +51,28 @@ def test_an_lse_that_holds_numbers_of_16_bits_is_rounded(rows, short):
     assert {check for check, _ in cause.cases} == {"half_lse"}
 
 
-def test_scores_of_a_later_tile_with_another_factor():
-    product = "scores = tile_matmul(q_tile, k_tile.transpose(1, 2), softmax_scale)"
-    again = "q_tile = q_tile * softmax_scale\n            scores = tile_matmul(q_tile, k_tile.mT)"
-    maximum = "new_max = torch.maximum(running_max, scores.amax(dim=-1, keepdim=True))"
-    apart = "tile_max = scores.amax(-1, True); new_max = torch.maximum(running_max, tile_max)"
-    source = edited(model_answer("p01"), (product, again), (maximum, apart))
-    cause, line = the_cause("p01", source, "plain")
-    assert (cause.diagnosis.id, cause.step) == ("P01-STATE-PARTS", 1)
-    assert "tile_max is 0.125 times the largest scaled score of the tile" in cause.diagnosis.note
-    assert line == "scores = tile_matmul(q_tile, k_tile.mT)"
+PRODUCT = "scores = tile_matmul(q_tile, k_tile.transpose(1, 2), softmax_scale)"
+AGAIN = "q_tile = q_tile * softmax_scale\n            scores = tile_matmul(q_tile, k_tile.mT)"
+AGAIN_IN_KERNEL = (
+    ("scores = tl.dot(q,", "q = (q * scale_log2).to(k.dtype)\n        scores = tl.dot(q,"),
+    ("tl.max(scores, 1) * scale_log2", "tl.max(scores, 1)"),
+    ("scores * scale_log2 -", "scores -"),
+)
+
+
+@pytest.mark.parametrize(
+    ("problem", "edits", "step", "factor"),
+    [
+        ("p01", [(PRODUCT, AGAIN)], 1, "0.125"),
+        ("p03", AGAIN_IN_KERNEL, 4, "0.1803"),
+    ],
+)
+def test_scores_of_a_later_tile_with_another_factor(problem, edits, step, factor):
+    cause, line = the_cause(problem, edited(model_answer(problem), *edits), "plain")
+    assert (cause.diagnosis.id, cause.step) == (f"{problem.upper()}-STATE-PARTS", step)
+    said = f"the scores of tile 2 have {factor} times the factor of those of tile 1"
+    assert said in cause.diagnosis.note
+    assert line.startswith("scores = ")
 
 
 def test_weights_that_are_relative_to_another_number_than_the_maximum():

@@ -23,6 +23,7 @@ from grader.kernel.observers.rounds import Held, RoundsShape, RoundsWriter
 _ALIKE = 0.999  # least cosine of two rows that are the same but for a factor and rounding
 _LOOPS = (ast.For, ast.While)
 _MASKS = ("aten::masked_fill", "aten::masked_fill_", "aten::where")
+_MAXIMA = ("aten::amax", "aten::max")
 _KEYS = (int, str)  # of a dictionary
 
 
@@ -65,10 +66,20 @@ class HostRounds(DispatchMode):
         if is_product(function) and not self._done:
             with unseen():
                 self._multiplied(*args[-2:])
-        elif self._open and isinstance(result, torch.Tensor):
+        elif self._open:
+            name = function.name().partition(".")[0]
             with unseen():
-                self._may_mask(function.name().partition(".")[0], result)
+                if name in _MAXIMA:
+                    self._reduced(result if isinstance(result, torch.Tensor) else result[0])
+                elif isinstance(result, torch.Tensor):
+                    self._may_mask(name, result)
         return result
+
+    def _reduced(self, largest: torch.Tensor) -> None:
+        """Note the largest scores of the tile, if there is one for each query."""
+        rows = self._queries.size
+        if largest.numel() in (rows, self._planes * rows):
+            self._write.reduce(self._own(largest.reshape(-1, rows, 1)).float().numpy())
 
     def _may_mask(self, name: str, result: torch.Tensor) -> None:
         """Note where an operator hides pairs of the tile: what makes scores -inf, or fills them."""

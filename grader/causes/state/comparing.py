@@ -33,15 +33,15 @@ class Part:
     """The first round after which the state is wrong, and the wrong roles, in order.
 
     `factor` says how many times the maximum is too large, if it is the same in all rows; `in_unit`
-    says whether the maximum is right in another unit than it is subtracted in. `of_tile` is the
-    variable, and the factor, if that is so of the maximum of the round's tile alone.
+    says whether the maximum is right in another unit than it is subtracted in. `of_tile` says
+    how many times the factor of the first round's scores that of this round's is, if it differs.
     """
 
     round: int
     roles: tuple[str, ...]
     factor: float | None
     in_unit: bool = False
-    of_tile: tuple[str, float] | None = None
+    of_tile: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +104,7 @@ def compare(
     )
     part = None if why_not or not wrong else _part(rounds, roles, status, far)
     if part is not None and part.roles[0] == "maximum" and part.factor is None:
-        of_tile = _factor_of_tile(rounds, roles[segments[part.round]], oracle, part.round)
-        part = dataclasses.replace(part, of_tile=of_tile)
+        part = dataclasses.replace(part, of_tile=_factor_of_tile(rounds, oracle, part.round))
     if part is not None and oracle.other_head is not None and part.round >= oracle.other_head:
         part = None  # keys of another head explain it
     if part is not None and part.roles[0] == "maximum" and not rounds.kernel:
@@ -173,24 +172,24 @@ def _part(
     return Part(first, wrong, own.factor if of_maximum else None, of_maximum and in_unit)
 
 
-def _factor_of_tile(
-    rounds: Rounds, roles: Roles, oracle: Oracle, r: int
-) -> tuple[str, float] | None:
-    """Return the variable with the maximum of a tile, and the factor that makes all its rows wrong.
+def _factor_of_tile(rounds: Rounds, oracle: Oracle, r: int) -> float | None:
+    """Return how many times the factor of the first tile's scores that of another tile's is.
 
-    The scores of the tile then have this factor. None where wrong pairs explain the maximum.
+    None where it is the same, and where wrong pairs explain the maximum.
     """
-    if oracle.pairs.any_in(r):
-        return None
-    largest = oracle.states[r].of_tile
-    rows = oracle.rows & np.isfinite(largest) & (np.abs(largest) > _LEAST_SCORE)
-    for variable in rounds.vectors if rows.sum() >= _LEAST_ROWS else ():
-        if not variable.carried and variable.present[r]:
-            ratios = variable.values[r][rows] / largest[rows] / (roles.unit or 1.0)
-            middle = float(np.median(ratios))
-            if middle and np.allclose(ratios, middle, _NEAR, 0.0) and abs(middle - 1.0) > _NEAR:
-                return variable.name, middle
-    return None
+    first, here = (_factor(rounds, oracle, n) for n in (0, r))
+    differs = abs(here / first - 1.0) > _NEAR and not oracle.pairs.any_in(r)
+    return float(here / first) if differs else None
+
+
+def _factor(rounds: Rounds, oracle: Oracle, r: int) -> np.float64:
+    """Return the factor of the largest scores of a round; NaN where it is not the same in all."""
+    due = oracle.states[r].of_tile
+    rows = oracle.rows & np.isfinite(due) & (np.abs(due) > _LEAST_SCORE)
+    ratios = rounds.largest[r][rows] / due[rows]
+    middle = np.median(ratios) if rows.sum() >= _LEAST_ROWS else np.float64(np.nan)
+    same = 0.0 < abs(middle) < np.inf and np.allclose(ratios, middle, _NEAR, 0.0)
+    return middle if same else np.float64(np.nan)
 
 
 def _is_no_number(roles: Roles, r: int, status: dict[str, bool | None]) -> bool:

@@ -221,10 +221,8 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
         what[1:] = [f"{' and '.join(names[1:])} {verb} with it"] if names[1:] else []
     lines = _lines(rounds, compared, r, names, source)
     if part.of_tile is not None:
-        variable, factor = part.of_tile
-        unit = compared.roles[int(rounds.column("segment")[r])].unit or 1.0
-        largest = _largest(unit, "of the tile")
-        what = [f"{variable} is {factor:.4g} times {largest}, in every row", *what[1:]]
+        of = f"the scores of tile {r + 1} have {part.of_tile:.4g} times the factor"
+        what[0] = f"{of} of those of tile 1, in every row"
         lines = source_lines(source, [int(rounds.column("line")[r])])  # which makes the scores
     return Parting(
         number=r + 1,
@@ -235,13 +233,13 @@ def parting_of(rounds: Rounds, compared: Compared, source: Source) -> Parting | 
     )
 
 
-def _largest(unit: float, of: str = "so far") -> str:
-    """Name the largest score in a unit, `of` which tiles: natural, times log2(e), or not scaled."""
+def _largest(unit: float) -> str:
+    """Name the largest score so far in a unit: natural, times log2(e), or not scaled."""
     if unit == 1.0:
-        return f"the largest scaled score {of}"
+        return "the largest scaled score so far"
     if abs(unit / LOG2E - 1.0) < 1e-9:
-        return f"the largest scaled score {of} times log2(e)"
-    return f"the largest product of q and k {of}, not scaled"
+        return "the largest scaled score so far times log2(e)"
+    return "the largest product of q and k so far, not scaled"
 
 
 def _lines(

@@ -24,6 +24,7 @@ from grader.kernel.observers.stepping import Steps
 from grader.kernel.observers.trace import OTHER, SCORES, Counter
 
 _DOT, _SUM = "tt.dot", "arith.addf"
+_MAXIMA = "arith.maximumf", "arith.maxnumf"
 PRODUCT_OF = {"v": 0, "dout": 1, "q": 2, "k": 3}  # by the operand whose rows the weights multiply
 
 
@@ -90,13 +91,16 @@ class Products:
     def reduced(self, event: events.Computed) -> Any:
         """Return the note of a reduction; a sum of elementwise products may be a dot."""
         note, axis = event.notes[0], event.op.number("axis")
-        adds = event.op.regions[0][0].operations[0].name == _SUM
+        does = event.op.regions[0][0].operations[0].name
+        adds = does == _SUM
         if adds and event.makers[0] is not None and event.makers[0].name == "arith.mulf":
             self._count_sum(event)
         if note is None or not any(note.axes):
             return None
         if note.is_of_pairs and note.axes[axis].of_queries:
             self._record.note_line(Counter.OVER_QUERIES_LINE)
+        elif note.is_of_pairs and self._steps and does in _MAXIMA:
+            self._steps.reduced(event)
         dot = as_dot(*note.factors, axis) if note.factors and adds else ()
         if dot:
             products = event.types[0].numel * len(event.programs)

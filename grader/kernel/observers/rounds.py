@@ -84,6 +84,7 @@ class RoundsShape(Block):
             "present": (np.uint8, (MOST_ROUNDS, VARIABLES)),
             # A program writes a part of these; pages that nobody writes take no memory.
             "taken": (np.uint8, (MOST_ROUNDS, MOST_ROWS, MOST_ROWS)),
+            "largest": (np.float32, (MOST_ROUNDS, MOST_ROWS)),
             "vectors": (np.float32, (MOST_ROUNDS, VECTORS, MOST_ROWS)),
             "matrices": (np.float32, (MOST_ROUNDS, MATRICES, MOST_ROWS, self.head_dim)),
         }
@@ -109,7 +110,8 @@ class Rounds:
 
     `queries` are rows of q over batch and heads, -1 past the end; `keys` rows of k likewise, one
     line per round. `taken` says which pairs had a weight that was not masked, in the round's
-    product with V. `table` has the columns of `_ROUND`, `loads`, by round, those of `LOAD`.
+    product with V. `largest` is the maximum of the round's scores by query, 0 where none was seen.
+    `table` has the columns of `_ROUND`, `loads`, by round, those of `LOAD`.
     """
 
     kernel: str
@@ -119,6 +121,7 @@ class Rounds:
     queries: np.ndarray
     keys: np.ndarray
     taken: np.ndarray
+    largest: np.ndarray
     table: np.ndarray
     loads: tuple[tuple[dict[str, int], ...], ...]
     vectors: tuple[Variable, ...]
@@ -168,6 +171,7 @@ class Rounds:
             queries=queries,
             keys=keys[:, :width],
             taken=taken[:, :, :width],
+            largest=arrays["largest"][:count, :rows].copy(),
             table=table,
             loads=tuple(
                 _loads(loads, shape) for loads in _counts(arrays["loads"][:count]).tolist()
@@ -196,7 +200,7 @@ def _text(raw: bytes) -> str:
 
 
 class RoundsWriter:
-    """Writes a pass over keys: `begin` it, `meet` a tile of keys, `take` pairs, `end` the round.
+    """Writes a pass over keys: `begin` it; `meet` keys, `reduce`, `take` pairs, `end` the round.
 
     A new pass overwrites the one before it.
     """
@@ -218,7 +222,7 @@ class RoundsWriter:
     def begin(self, queries: np.ndarray, kernel: str = "", ids: Iterable[int] = (0, 0, 0)) -> None:
         """Begin a pass of these rows of q."""
         if self._rows:  # of an earlier pass
-            for name in ("head", "queries", "rounds", "loads", "present"):
+            for name in ("head", "queries", "rounds", "loads", "present", "largest"):
                 self._arrays[name][:] = 0
             self._arrays["taken"][: self._round + 1, : self._rows] = 0
         self._round, self._rows = -1, queries.size if queries.size <= MOST_ROWS else 0
@@ -245,6 +249,11 @@ class RoundsWriter:
         lines = self._arrays["loads"]["line"][self._round]
         if self._round >= 0 and not lines[-1]:
             self._arrays["loads"][self._round, np.count_nonzero(lines)] = load
+
+    def reduce(self, largest: np.ndarray) -> None:
+        """Note the largest scores of the round, a number for each query."""
+        if self._round >= 0 and largest.size == self._rows:
+            self._arrays["largest"][self._round, : self._rows] = largest.reshape(-1)
 
     def take(
         self, taken: np.ndarray, line: int, mask_line: int = 0, *, masked: bool = False

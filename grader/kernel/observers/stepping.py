@@ -165,6 +165,12 @@ class Steps:
         row["segment"] = self._segments.index(self._loop)
         row["loop"] = self._loop.place.line_in(self._path) if self._loop else 0
 
+    def reduced(self, event: events.Computed) -> None:
+        """Note the largest scores of the open round."""
+        place = self._place(event.programs)
+        if place is not None and self._open:
+            self._write.reduce(_of_program(event.results[0], place, event.types[-1].shape))
+
     def weighted(
         self, event: events.Computed, weights: Tile, values: Rows, line: int, of_rows: bool
     ) -> None:
