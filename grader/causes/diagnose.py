@@ -17,7 +17,7 @@ from grader.causes.known_mistakes import KnownMistakes, Recompute
 from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.others import exchanged
-from grader.causes.rules.sighting import LEFT_TO_ANOTHER, Sighting
+from grader.causes.rules.sighting import EITHER_LOOP, Sighting
 from grader.kernel.observers.trace import traceable
 from grader.source.feeding import Spot
 from grader.source.submission import Source
@@ -41,8 +41,8 @@ _INCLUDES = {
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
     # Which of two loops is at fault shows in a case in which one of them alone misses keys.
-    "KEYS-NEVER-VISITED": {LEFT_TO_ANOTHER},
-    "VISIBLE-KEYS-MASKED": {LEFT_TO_ANOTHER},
+    "KEYS-NEVER-VISITED": {EITHER_LOOP},
+    "VISIBLE-KEYS-MASKED": {EITHER_LOOP},
 }
 # By what is wrong with a state, consequences in place of which it is named. Where a maximum is too
 # large, weights become so small that rounding alone makes them wrong.
@@ -51,7 +51,7 @@ _OF_A_STATE = {"maximum": {"OPERANDS-ROUNDED", "OTHER-KEYS"}, "in_no_tile": {"OT
 _ANY_PAIRS = "OTHER-PAIRS"
 _OF_PAIRS = {
     "KEYS-AFTER-THE-QUERY", "KEYS-BEFORE-THE-WINDOW", "KEYS-NEVER-VISITED", "VISIBLE-KEYS-MASKED",
-    LEFT_TO_ANOTHER,
+    EITHER_LOOP,
 }  # fmt: skip
 
 

@@ -101,7 +101,7 @@ class Record:
         self.of_rows = self.inputs[0].name == "x"
         self.kernel, self.grid, self.programs, self.before = 0, (0, 0, 0), 0, 0
         self._kernels: list[str] = []
-        self._ran: set[int] = set()  # lines of loops that had a round
+        self._ran: set[tuple[int, int]] = set()  # kernels, with lines of loops that had a round
 
     def launched(self, event: events.Launched) -> None:
         """Begin a launch."""
@@ -116,12 +116,16 @@ class Record:
 
     def round_ended(self, event: events.RoundEnded) -> None:
         """Note that a loop has had a round."""
-        self._ran.add(self.where.in_kernel(event.op))
+        self._ran.add((self.kernel, self.where.in_kernel(event.op)))
 
     def write(self) -> None:
-        """Write the line of the only loop without a round, which TTIR may leave out."""
-        idle = self.where.loops_of(self._kernels) - self._ran
+        """Write the lines of loops without a round, which TTIR may leave out: see `KERNEL`."""
+        idle = self.where.loops_of(self._kernels) - {line for _, line in self._ran}
         self.counters[Counter.IDLE_LOOP_LINE] = idle.pop() if len(idle) == 1 else 0
+        for kernel, name in enumerate(self._kernels[: KERNELS - 1]):
+            loops = self.where.loops_of([name])
+            if len(loops) == 1 and not any((kernel, line) in self._ran for line in loops):
+                self.arrays["kernels"][kernel]["idle_loop"] = loops.pop()
 
     @property
     def of_kernel(self) -> Any:
