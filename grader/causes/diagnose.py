@@ -318,8 +318,9 @@ class Casebook:
         of_state = any(found.spot == state.spot for state in self._states.values())
         first = found.spot.located or found.spot.part not in ("", "divisor") or of_state
         spots.insert(0 if first else len(spots), found.spot)
-        if source and found.spot.part == "pointer" and not found.spot.line:
-            spots.append(Spot(source.replacing(found.spot.of), located=True))
+        if source and found.spot.part in ("pointer", "option") and not found.spot.line:
+            other = Spot(source.replacing(found.spot), located=True)
+            spots = [*spots, other] if found.spot.part == "pointer" else [other]
         for spot in filter(lambda spot: spot.line, spots if source else ()):
             of = None if not source.has_steps else step
             fed_by = tuple(n for n in source.fed_by(spot) if of in (None, source.step_making(n)))

@@ -18,6 +18,7 @@ from grader.kernel.observers.trace import (
     MASK_ROWS,
     OF_PAIRS,
     OPERANDS,
+    OPTIONS,
     PRODUCTS,
     SCORES,
     Counter,
@@ -103,6 +104,13 @@ class CountedPairs:
     def sinks(self) -> int:
         """The number of sink tokens."""
         return self.case.kwargs.get("num_sink_tokens", 0)
+
+    @property
+    def passed(self) -> dict[str, int]:
+        """The options that the kernels get, where that is known and the same for all of them."""
+        kernels = self.trace.arrays["kernels"][list(self.kernels)]
+        held = {name: {*kernels[name].tolist()} - {0} for name in OPTIONS}
+        return {name: values.pop() - 1 for name, values in held.items() if len(values) == 1}
 
     @property
     def group(self) -> int:

@@ -16,8 +16,9 @@ from grader.kernel.lines import running_line
 from grader.kernel.machine import events
 from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers.operands import Operand
-from grader.kernel.observers.trace import KERNELS, Counter, TraceShape
+from grader.kernel.observers.trace import KERNELS, OPTIONS, Counter, TraceShape
 
+_LARGEST = 2**31  # of an option, in a table
 as_numpy = torch.Tensor.numpy  # the original, not a submission's
 
 
@@ -106,9 +107,14 @@ class Record:
     def launched(self, event: events.Launched) -> None:
         """Begin a launch."""
         self.where.launched()
+        is_new = event.name not in self._kernels and len(self._kernels) < KERNELS
         if event.name not in self._kernels:
             self._kernels.append(event.name)
         self.kernel = min(self._kernels.index(event.name), KERNELS - 1)
+        for name in OPTIONS:
+            value = min(event.numbers.get(name, -1), _LARGEST) + 1
+            is_one = is_new or self.of_kernel[name] == value
+            self.of_kernel[name] = value if is_one else 0
         self.before += self.programs
         self.grid, self.programs = event.grid, math.prod(event.grid)
         self.counters[Counter.LAUNCHES] += 1
