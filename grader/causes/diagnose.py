@@ -260,8 +260,9 @@ class Casebook:
         # Cases may show different wrong pairs: the name is that which most of them show.
         of_pairs = [family for family in families if family in _OF_PAIRS]
         if of_pairs and _ANY_PAIRS in families:
-            best = max(of_pairs, key=families.__getitem__)
-            if families[best] >= families[_ANY_PAIRS]:
+            sizes = {f: sum(families[one] for one in {f, *includes[f]}) for f in of_pairs}
+            best = max(sizes, key=sizes.__getitem__)
+            if sizes[best] >= families[_ANY_PAIRS]:
                 includes[best] = includes[best] | {_ANY_PAIRS}
             else:
                 includes[_ANY_PAIRS] = includes[_ANY_PAIRS] | {*of_pairs}
@@ -329,8 +330,7 @@ class Casebook:
             # A mistake in given code that was changed may show at any line.
             sure = spot is found.spot or source.keeps_given
             step = step or (source.step_behind(spot) if sure else None)
-            where = {"step": step, "line": spot.line, "fed_by": fed_by}
-            return cause.model_copy(update=where)
+            return cause.model_copy(update={"step": step, "line": spot.line, "fed_by": fed_by})
         return cause.model_copy(update={"line": self._line_of_product(found, source)})
 
     def _line_of_product(self, found: Hypothesis, source: Source | None) -> int | None:
