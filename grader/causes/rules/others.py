@@ -79,7 +79,7 @@ def other_options(counted: CountedPairs) -> Sighting | None:
         "OTHER-WINDOW",
         variant="of_the_launch",
         part="option",
-        name=others[0] if len(others) == 1 else "",
+        pointer=others[0] if len(others) == 1 else "",
         product=counted.product,
         names=" and ".join(others),
         numbers="; ".join(numbers),

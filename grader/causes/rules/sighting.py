@@ -30,10 +30,10 @@ class Sighting:
 
     `line` is where it shows. Its step is known only if the mistake lies there too (`located`): a
     loop shows wrong limits that were computed elsewhere. `kind` is what it rests on. A `symptom` is
-    less sure than any other sighting, as many mistakes lead to it. `pointer` names a pointer that
-    no figure names. `through` are lines of the kernel in which it shows, where several kernels
-    share the line. `part` is what may be wrong in the line, if that is not what the entry of the
-    id says. `either`: another loop than the one that is named may be at fault.
+    less sure than any other sighting, as many mistakes lead to it. `pointer` names a pointer, or
+    an option, that no figure names. `through` are lines of the kernel in which it shows, where
+    several kernels share the line. `part` is what may be wrong in the line, if that is not what the
+    entry of the id says. `either`: another loop than the one that is named may be at fault.
     """
 
     def __init__(
