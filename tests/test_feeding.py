@@ -250,8 +250,9 @@ def test_a_pointer_that_is_left_where_it_was_is_moved_in_the_step_of_the_others(
 def test_a_product_of_the_weights_alone_stands_where_that_of_x_is_due():
     text = model_answer("p02").replace("x_tile.to(tl.float32) *", "w_tile.to(tl.float32) *")
     line = next(n for n, of in enumerate(text.splitlines(), 1) if "products = w_tile" in of)
-    assert Source("p02", text.encode()).replacing("x_ptr") == line
-    assert Source("p02", model_answer("p02").encode()).replacing("x_ptr") == 0
+    spot = Spot(part="pointer", of="x_ptr")
+    assert Source("p02", text.encode()).replacing(spot) == line
+    assert Source("p02", model_answer("p02").encode()).replacing(spot) == 0
 
 
 _IF = "\n        if not is_full:"

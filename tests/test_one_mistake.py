@@ -142,3 +142,30 @@ def test_a_program_that_reads_what_another_of_its_launch_stores():
     assert cause.diagnosis.id == "P02-PROGRAMS-RACE" and line.startswith(store)  # the later one
     assert "read in another that is launched after it" in cause.diagnosis.help
     assert {check for check, _ in cause.cases} == {"plain", "x_strides"}
+
+
+def test_pairs_that_the_loop_of_another_kernel_should_count_are_not_called_masked():
+    end = "tl.minimum(begin + chunk_size, seqlen)"
+    source = edited(model_answer("p09"), (end, end.replace("seqlen", "seqlen - window_size")))
+    cause, line = the_cause("p09", source, "window_lengths", "sinks")
+    assert (cause.diagnosis.id, cause.step) == ("P09-KEYS-NEVER-VISITED", 6)
+    assert line.startswith("for ")
+    assert {check for check, _ in cause.cases} == {"window_lengths", "sinks"}
+
+
+@pytest.mark.parametrize(
+    ("problem", "option", "old", "new", "numbers"),
+    [
+        ("p06", "window_size", "seqlen)", "64)", "is 64 in the kernel, and "),
+        ("p09", "num_sink_tokens", "q.shape[2] - window_size)", "window_size)", "in the call"),
+    ],
+)
+def test_a_mask_that_is_right_for_the_option_that_the_kernel_gets(
+    problem, option, old, new, numbers
+):
+    limit = f"{option} = min({option}, "
+    source = edited(model_answer(problem), (limit + old, limit + new))
+    cause, line = the_cause(problem, source, "window_lengths")
+    assert cause.diagnosis.id == f"{problem.upper()}-OTHER-WINDOW"
+    assert option in cause.diagnosis.title and numbers in cause.diagnosis.note
+    assert line.startswith(limit + new)

@@ -18,7 +18,7 @@ from grader.causes.outputs import Outputs
 from grader.causes.rules.fits import fittable, fitted
 from grader.causes.rules.others import exchanged
 from grader.causes.rules.placement import raced
-from grader.causes.rules.sighting import LEFT_TO_ANOTHER, Sighting
+from grader.causes.rules.sighting import EITHER_LOOP, Sighting
 from grader.checks.outcome import CaseOutcome
 from grader.kernel.observers.trace import traceable
 from grader.source.feeding import Spot
@@ -43,8 +43,8 @@ _INCLUDES = {
     "EXPONENTIALS-MIXED": {"OTHER-SCALE"},
     "SCALE-OF-SOME-TILES": {"OTHER-SCALE", "EXPONENTIALS-MIXED"},
     # Which of two loops is at fault shows in a case in which one of them alone misses keys.
-    "KEYS-NEVER-VISITED": {LEFT_TO_ANOTHER},
-    "VISIBLE-KEYS-MASKED": {LEFT_TO_ANOTHER},
+    "KEYS-NEVER-VISITED": {EITHER_LOOP},
+    "VISIBLE-KEYS-MASKED": {EITHER_LOOP},
 }
 # By what is wrong with a state, consequences in place of which it is named. Where a maximum is too
 # large, weights become so small that rounding alone makes them wrong.
@@ -53,7 +53,7 @@ _OF_A_STATE = {"maximum": {"OPERANDS-ROUNDED", "OTHER-KEYS"}, "in_no_tile": {"OT
 _ANY_PAIRS = "OTHER-PAIRS"
 _OF_PAIRS = {
     "KEYS-AFTER-THE-QUERY", "KEYS-BEFORE-THE-WINDOW", "KEYS-NEVER-VISITED", "VISIBLE-KEYS-MASKED",
-    LEFT_TO_ANOTHER,
+    EITHER_LOOP,
 }  # fmt: skip
 
 
@@ -170,10 +170,7 @@ class Casebook:
         self.add_seen(place, sighting)
 
     def add_race(self, place: Place, remark: CaseOutcome) -> None:
-        """Add a race between programs for what a wrong output is made of.
-
-        They may race for many reasons; stores say how a sum is overwritten, if one is.
-        """
+        """Add a race for what a wrong output is made of; stores say how a sum is overwritten."""
         self.add_seen(place, raced(remark, symptom=True))
         if remark.does != "reads":
             self._races[place] = raced(remark, of_sum=True)
@@ -261,8 +258,9 @@ class Casebook:
         # Cases may show different wrong pairs: the name is that which most of them show.
         of_pairs = [family for family in families if family in _OF_PAIRS]
         if of_pairs and _ANY_PAIRS in families:
-            best = max(of_pairs, key=families.__getitem__)
-            if families[best] >= families[_ANY_PAIRS]:
+            sizes = {f: sum(families[one] for one in {f, *includes[f]}) for f in of_pairs}
+            best = max(sizes, key=sizes.__getitem__)
+            if sizes[best] >= families[_ANY_PAIRS]:
                 includes[best] = includes[best] | {_ANY_PAIRS}
             else:
                 includes[_ANY_PAIRS] = includes[_ANY_PAIRS] | {*of_pairs}
@@ -319,8 +317,9 @@ class Casebook:
         of_state = any(found.spot == state.spot for state in self._states.values())
         first = found.spot.located or found.spot.part not in ("", "divisor") or of_state
         spots.insert(0 if first else len(spots), found.spot)
-        if source and found.spot.part == "pointer" and not found.spot.line:
-            spots.append(Spot(source.replacing(found.spot.of), located=True))
+        if source and found.spot.part in ("pointer", "option") and not found.spot.line:
+            other = Spot(source.replacing(found.spot), located=True)
+            spots = [*spots, other] if found.spot.part == "pointer" else [other]
         for spot in filter(lambda spot: spot.line, spots if source else ()):
             of = None if not source.has_steps else step
             fed_by = tuple(n for n in source.fed_by(spot) if of in (None, source.step_making(n)))
@@ -329,8 +328,7 @@ class Casebook:
             # A mistake in given code that was changed may show at any line.
             sure = spot is found.spot or source.keeps_given
             step = step or (source.step_behind(spot) if sure else None)
-            where = {"step": step, "line": spot.line, "fed_by": fed_by}
-            return cause.model_copy(update=where)
+            return cause.model_copy(update={"step": step, "line": spot.line, "fed_by": fed_by})
         return cause.model_copy(update={"line": self._line_of_product(found, source)})
 
     def _line_of_product(self, found: Hypothesis, source: Source | None) -> int | None:

@@ -18,6 +18,7 @@ from grader.kernel.observers.trace import (
     MASK_ROWS,
     OF_PAIRS,
     OPERANDS,
+    OPTIONS,
     PRODUCTS,
     SCORES,
     Counter,
@@ -105,6 +106,13 @@ class CountedPairs:
         return self.case.kwargs.get("num_sink_tokens", 0)
 
     @property
+    def passed(self) -> dict[str, int]:
+        """The options that the kernels get, where that is known and the same for all of them."""
+        kernels = self.trace.arrays["kernels"][list(self.kernels)]
+        held = {name: {*kernels[name].tolist()} - {0} for name in OPTIONS}
+        return {name: values.pop() - 1 for name, values in held.items() if len(values) == 1}
+
+    @property
     def group(self) -> int:
         """How many q heads a head of the result sums over."""
         shape = self.trace.shape
@@ -156,17 +164,19 @@ class CountedPairs:
 
         With `other`, lines of the one kernel that did not. Lines that kernels share are left out.
         """
-        of: dict[int, set[int]] = {kernel: set() for kernel in self.kernels}
-        for row in self.trace.rows("accesses"):
-            of.get(row["kernel"], set()).add(row["line"])
         times = np.where(self.twice, 2, 1)[pairs]
         visits = self.trace.arrays["visits"].reshape(-1, *pairs.shape)
         took = {kernel: bool((visits[kernel][pairs] >= times).all()) for kernel in self.kernels}
         chosen = [kernel for kernel in self.kernels if took[kernel] != other]
-        if len(chosen) != 1 or not pairs.any():
-            return ()
-        others = set().union(*(lines for kernel, lines in of.items() if kernel != chosen[0]))
-        return tuple(sorted(of[chosen[0]] - others))
+        return self.lines_of(chosen[0]) if len(chosen) == 1 and pairs.any() else ()
+
+    def lines_of(self, kernel: int) -> tuple[int, ...]:
+        """Return lines where a kernel accesses tensors, without those of others of the product."""
+        own, others = set[int](), set[int]()
+        for row in self.trace.rows("accesses"):
+            if row["kernel"] == kernel or row["kernel"] in self.kernels:
+                (own if row["kernel"] == kernel else others).add(row["line"])
+        return tuple(sorted(own - others))
 
     @property
     def drowned(self) -> np.ndarray:

@@ -54,8 +54,9 @@ class Spot:
     "branch" that decides in it. "before" or "after" says that the first or the last positions are
     wrong, of a branch or of an access. "divisor" is what the line divides by, "index" what it takes
     elements of, "value" all that it reads; origins.py finds "weights" and "scale" in a step. `of`
-    is the name of a pointer, if the line accesses several or works with what one loads. `through`
-    are lines of the function that calls the one with the line, if several do and that is known.
+    is the name of an "option", or of a pointer, if the line accesses several or works with what one
+    loads. `through` are lines of the function that calls the one with the line, if several do and
+    that is known.
     """
 
     line: int = 0

@@ -124,6 +124,21 @@ def exchanged(tree: ast.Module) -> Exchanged | None:
     return found[0] if len(found) == 1 and found[0].function not in straight else None
 
 
+def altering(tree: ast.Module, name: str) -> int:
+    """Return the only line that sets `name`, or passes something else as it; 0 if none or several.
+
+    What a starred argument passes is not known.
+    """
+    lines = {n for f in nodes_of(tree, ast.FunctionDef) for n, _ in assigned_in(None, f, name)}
+    for function in functions_of(tree).values():
+        if name in (parameters := parameters_of(function)):
+            calls = [call for _, call in calls_of(tree, function.name)]
+            values = (argument_of(call, parameters.index(name), name) for call in calls)
+            seen = (v for v in values if v is not None and not isinstance(v, ast.Starred))
+            lines |= {v.lineno for v in seen if getattr(v, "id", "") != name}
+    return lines.pop() if len(lines) == 1 else 0
+
+
 def lines_setting(tree: ast.Module | None, line: int, name: str) -> list[int]:
     """Return the lines of the function at a line that give a name a value."""
     function = function_at(tree, line) if tree is not None else None

@@ -23,6 +23,7 @@ from grader.source.entry_point import binds, look_alike, raised_at, signature_di
 from grader.source.feeding import MOST_FEEDING, Follow, Spot, is_decided, lines_feeding, works_with
 from grader.source.functions import (
     Exchanged,
+    altering,
     bare_loads,
     exchanged,
     functions_called,
@@ -246,13 +247,12 @@ class Source:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
 
-    def replacing(self, pointer: str) -> int:
-        """Return the line of a step that sets a name without `pointer`, unlike its given line.
-
-        0 where none does.
-        """
-        given = defaults_of_steps(self._text) if self.tree else {}
-        return replacing(self.tree, given, self.step_at, pointer) if self.tree else 0
+    def replacing(self, spot: Spot) -> int:
+        """Return the line that gives the pointer or option of a spot another value, 0 if none."""
+        if (tree := self.tree) and spot.part == "option":
+            return altering(tree, spot.of)
+        given = defaults_of_steps(self._text) if tree else {}
+        return replacing(tree, given, self.step_at, spot.of) if tree else 0
 
     def _step_of(self, lines: range) -> int | None:
         text = "" if self.other_release else self._text

@@ -6,7 +6,7 @@ import numpy as np
 
 from grader.causes.rules.sighting import Sighting, line_of
 from grader.checks.correctness import named_ranges, ranges
-from grader.checks.counted_pairs import CountedPairs
+from grader.checks.counted_pairs import CountedPairs, accesses
 from grader.kernel.observers.trace import OTHER, SCORES
 
 
@@ -173,19 +173,31 @@ def before_the_window(counted: CountedPairs) -> np.ndarray:
 
 
 def left_to(counted: CountedPairs) -> np.ndarray:
-    """Return the pairs, (query, key), that a loop leaves to another by its mask, though some miss.
+    """Return the pairs, (query, key), that a loop may leave to another by its mask, as some miss.
 
-    One of the loops is over pairs inside the window, the other over sinks before it. No pair is
-    left to another loop where this one alone counts any.
+    One of the loops is over pairs inside the window, the other over sinks before it. A loop that
+    counts all of one kind that it meets, and none of the other, leaves these to another loop.
     """
     far, missing = before_the_window(counted), counted.missing
     number = int(np.bincount(counted.masked_at[missing & counted.visited], minlength=1).argmax())
     own = counted.masked_at == number
     other: np.ndarray = far if (missing & far).any() else ~far  # the pairs of the other loop
-    apart = bool(number) and not (missing & ~other).any() and (counted.taken & other).any()
+    apart = bool(number) and not (missing & ~other).any()
     if (counted.taken & other & own).any() or not (counted.taken & ~other & own).any():
         apart = False
     return other & apart
+
+
+def idle_kernel(counted: CountedPairs) -> tuple[int, tuple[int, ...]]:
+    """Return the loop of a kernel that reads keys and has no round, and lines of this kernel.
+
+    0 and none where there is no such kernel.
+    """
+    trace = counted.trace
+    loops = [row["idle_loop"] for row in trace.rows("kernels")]
+    reads = {row["kernel"] for row in accesses(trace) if row["name"] in ("k", "v")}
+    idle = [n for n in reads - {dot["kernel"] for dot in trace.rows("dots")} if loops[n]]
+    return (loops[idle[0]], counted.lines_of(idle[0])) if len(idle) == 1 else (0, ())
 
 
 def hides(counted: CountedPairs, other: np.ndarray) -> bool:

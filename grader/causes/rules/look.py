@@ -83,6 +83,7 @@ def _of_attention(
 
 _OF_PAIRS: tuple[Callable[[CountedPairs], Sighting | None], ...] = (
     pointers.pointers,
+    others.other_options,
     pairs.mismatched,
     pairs.raised,
     pairs.padding,

@@ -62,6 +62,37 @@ def other_pairs(counted: CountedPairs) -> Sighting | None:
     )
 
 
+def other_options(counted: CountedPairs) -> Sighting | None:
+    """Find options with other values in the kernels than in the call, if the pairs follow these.
+
+    A value that shows the same pairs as that of the call, such as one limited to seqlen, is right.
+    """
+    due = {"window_size": counted.window, "num_sink_tokens": counted.sinks}
+    passed, seen = due | counted.passed, counted.taken
+    if counted.twice.any() or (seen != _shown(counted, **passed)).any():
+        return None
+    others = [n for n in due if (seen != _shown(counted, **passed | {n: due[n]})).any()]
+    if "window_size" not in counted.case.kwargs or not others:
+        return None
+    numbers = [f"{n} is {passed[n]} in the kernel, and {due[n]} in the call" for n in others]
+    return Sighting(
+        "OTHER-WINDOW",
+        variant="of_the_launch",
+        part="option",
+        pointer=others[0] if len(others) == 1 else "",
+        product=counted.product,
+        names=" and ".join(others),
+        numbers="; ".join(numbers),
+    )
+
+
+def _shown(counted: CountedPairs, window_size: int, num_sink_tokens: int) -> np.ndarray:
+    """Return the pairs, (query, key), that a window and a number of sinks show."""
+    query, key = counted.places
+    shown: np.ndarray = (key <= query) & ((query - key < window_size) | (key < num_sink_tokens))
+    return shown
+
+
 def other_window(counted: CountedPairs) -> Sighting | None:
     """Find another window and number of sinks that explain the pairs of all rows."""
     if "window_size" not in counted.case.kwargs or (counted.taken != counted.taken[:1, :1]).any():
@@ -71,8 +102,7 @@ def other_window(counted: CountedPairs) -> Sighting | None:
     if not hidden.size or not taken.any():
         return None
     window, sinks = len(taken) - 1 - int(hidden[-1]), int(hidden[0])
-    query, key = counted.places
-    if (taken != ((key <= query) & ((query - key < window) | (key < sinks)))).any():
+    if (taken != _shown(counted, window, sinks)).any():
         return None
     due, due_sinks = counted.window, counted.sinks
     if window == min(due, len(taken)):

@@ -9,6 +9,7 @@ from grader.causes.rules.left_out import (
     first_odd_key,
     heads_never_taken,
     hides,
+    idle_kernel,
     is_uneven,
     kernel_of_missing,
     left_to,
@@ -357,24 +358,26 @@ def _missing(counted: CountedPairs) -> Sighting | None:
     masked = counted.met & missing  # else its weights met other rows than those of its keys
     every = bool((masked == missing).all())
     other = left_to(counted)
-    if other.any() and (hides(counted, other) or (missing & ~visited).any()):
+    loop = counted.line_of(counted.taken_at, counted.taken & other)
+    idle, of_idle = idle_kernel(counted)
+    if other.any() and (idle or hides(counted, other) or (missing & ~visited).any()):
         return Sighting(
             "KEYS-NEVER-VISITED",
-            counted.line_of(counted.taken_at, counted.taken & other),
-            through=kernel_of_missing(counted),
+            loop or idle or counted.loop_line,
+            through=of_idle or kernel_of_missing(counted),
             visible=visible_to(counted),
             row=row,
             loop="queries" if counted.over_queries else "tiles",
             tiles="",
         )
     if every and not (nothing_left or times_zero or counted.drowned.any()):
-        loop = counted.line_of(counted.taken_at, counted.taken & other)
         return Sighting(
             "VISIBLE-KEYS-MASKED",
             counted.mask_of(missing),
             located=True,
             visible=visible_to(counted),
             variant="left_to_another" if loop else "",
+            either=bool(other.any()),
             row=row,
             loop=loop,
             keys="keys and queries" if counted.over_queries else "keys",

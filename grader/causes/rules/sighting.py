@@ -19,8 +19,8 @@ _SIDES = {"branch+after": "branch+before", "branch+before": "branch+after"}
 # Too few or too many programs: one mistake, which looks different at different sizes.
 _OF_GRID = {"EMPTY-GRID", "HEADS-NEVER-COMPUTED", "ROWS-NEVER-STORED", "LAST-ROWS-LEFT-OUT"}
 
-# The variant of keys that one loop leaves to another by its mask, and that the other never visits.
-LEFT_TO_ANOTHER = "left_to_another"
+# The family of pairs that one loop masks and that no loop counts: either of two may be at fault.
+EITHER_LOOP = "either loop"
 
 
 class Sighting:
@@ -30,10 +30,10 @@ class Sighting:
 
     `line` is where it shows. Its step is known only if the mistake lies there too (`located`): a
     loop shows wrong limits that were computed elsewhere. `kind` is what it rests on. A `symptom` is
-    less sure than any other sighting, as many mistakes lead to it. `pointer` names a pointer that
-    no figure names. `through` are lines of the kernel in which it shows, where several kernels
-    share the line. `part` is what may be wrong in the line, if that is not what the entry of the
-    id says.
+    less sure than any other sighting, as many mistakes lead to it. `pointer` names a pointer, or
+    an option, that no figure names. `through` are lines of the kernel in which it shows, where
+    several kernels share the line. `part` is what may be wrong in the line, if that is not what the
+    entry of the id says. `either`: another loop than the one that is named may be at fault.
     """
 
     def __init__(
@@ -48,11 +48,13 @@ class Sighting:
         pointer: str = "",
         part: str | None = None,
         through: tuple[int, ...] = (),
+        either: bool = False,
         **figures: object,
     ) -> None:
         self.id, self.line, self.located, self.variant = id, line, located, variant
         self.kind, self.symptom = kind, symptom
         self.pointer, self.through, self.figures = pointer, through, figures
+        self._either = either
         self._part = entry_of(id).part if part is None else part
 
     @functools.cached_property
@@ -72,8 +74,8 @@ class Sighting:
     @property
     def family(self) -> str:
         """The key that sightings of one mistake share."""
-        if self.variant == LEFT_TO_ANOTHER:
-            return LEFT_TO_ANOTHER
+        if self._either:
+            return EITHER_LOOP
         return "grid" if self.id in _OF_GRID else self.id
 
 

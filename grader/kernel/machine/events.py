@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from grader.kernel.machine.arrays import Tensor
@@ -15,11 +16,12 @@ LOAD, STORE, ATOMIC = "load", "store", "atomic"
 
 @dataclasses.dataclass(frozen=True)
 class Launched:
-    """A launch begins."""
+    """A launch begins; `numbers` are the whole numbers among its arguments, by name."""
 
     name: str
     grid: tuple[int, int, int]
     memories: tuple[Memory, ...]
+    numbers: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def programs(self) -> int:

@@ -237,7 +237,8 @@ class Program(Translation):
             for one in memories:
                 one.exact = exact.given(one.flat)
         if state.observe is not None:
-            state.observe(events.Launched(self.module.entry, grid, tuple(memories)))
+            numbers = {name: value for name, value in arguments if isinstance(value, int)}
+            state.observe(events.Launched(self.module.entry, grid, tuple(memories), numbers))
         most = min(limits.elements // self._widest, limits.value_bytes // max(1, self._bytes))
         at_once = 1 if self._waits else max(1, most)
         chosen = arange(programs) if only is None else torch.tensor(only)

@@ -16,8 +16,9 @@ from grader.kernel.lines import running_line
 from grader.kernel.machine import events
 from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers.operands import Operand
-from grader.kernel.observers.trace import KERNELS, Counter, TraceShape
+from grader.kernel.observers.trace import KERNELS, OPTIONS, Counter, TraceShape
 
+_LARGEST = 2**31  # of an option, in a table
 as_numpy = torch.Tensor.numpy  # the original, not a submission's
 
 
@@ -101,14 +102,19 @@ class Record:
         self.of_rows = self.inputs[0].name == "x"
         self.kernel, self.grid, self.programs, self.before = 0, (0, 0, 0), 0, 0
         self._kernels: list[str] = []
-        self._ran: set[int] = set()  # lines of loops that had a round
+        self._ran: set[tuple[int, int]] = set()  # kernels, with lines of loops that had a round
 
     def launched(self, event: events.Launched) -> None:
         """Begin a launch."""
         self.where.launched()
+        is_new = event.name not in self._kernels and len(self._kernels) < KERNELS
         if event.name not in self._kernels:
             self._kernels.append(event.name)
         self.kernel = min(self._kernels.index(event.name), KERNELS - 1)
+        for name in OPTIONS:
+            value = min(event.numbers.get(name, -1), _LARGEST) + 1
+            is_one = is_new or self.of_kernel[name] == value
+            self.of_kernel[name] = value if is_one else 0
         self.before += self.programs
         self.grid, self.programs = event.grid, math.prod(event.grid)
         self.counters[Counter.LAUNCHES] += 1
@@ -116,12 +122,16 @@ class Record:
 
     def round_ended(self, event: events.RoundEnded) -> None:
         """Note that a loop has had a round."""
-        self._ran.add(self.where.in_kernel(event.op))
+        self._ran.add((self.kernel, self.where.in_kernel(event.op)))
 
     def write(self) -> None:
-        """Write the line of the only loop without a round, which TTIR may leave out."""
-        idle = self.where.loops_of(self._kernels) - self._ran
+        """Write the lines of loops without a round, which TTIR may leave out: see `KERNEL`."""
+        idle = self.where.loops_of(self._kernels) - {line for _, line in self._ran}
         self.counters[Counter.IDLE_LOOP_LINE] = idle.pop() if len(idle) == 1 else 0
+        for kernel, name in enumerate(self._kernels[: KERNELS - 1]):
+            loops = self.where.loops_of([name])
+            if len(loops) == 1 and not any((kernel, line) in self._ran for line in loops):
+                self.arrays["kernels"][kernel]["idle_loop"] = loops.pop()
 
     @property
     def of_kernel(self) -> Any:

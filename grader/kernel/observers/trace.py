@@ -89,9 +89,11 @@ ACCESS = numbers(
     *("along", "step", "misaligned", "size"),
 )
 PROGRAM = numbers("kernel", "x", "y", "z", "batch_head", "first", "last", "line")
-# Of a kernel: the last mask's line, the index in `MASK_ROWS` of what its rows are, and the line of
-# a factor that unmasks masked scores.
-KERNEL = numbers("mask_line", "mask_rows", "raised_line")
+# Of a kernel: the last mask's line, the index in `MASK_ROWS` of what its rows are, the line of a
+# factor that unmasks masked scores, that of its only loop if this had no round in any program, and
+# options that it gets, each plus 1; 0 is none, or several values.
+OPTIONS = ("window_size", "num_sink_tokens")
+KERNEL = numbers("mask_line", "mask_rows", "raised_line", "idle_loop", *OPTIONS)
 MASK_ROWS = ("", "queries", "keys")  # what the rows of a masked tile are, "" where not seen
 # Of a product, or of scores: a line that loses the results of earlier rounds; one that counts them
 # twice; one whose weights come from no exponential, or for scores one where they only choose a
@@ -183,7 +185,7 @@ class TraceShape(Block):
         """Return the least and the largest number that a column of a table may hold."""
         signed = ("across", "along", "step", "stride", "column_stride")
         planes = self.batch * self.num_kv_heads
-        lines = ("line", "loop", "mask_line", "raised_line", "stored_line")
+        lines = ("line", "loop", "mask_line", "raised_line", "stored_line", "idle_loop")
         rows = ("row", "other_row", "place", "first_row", "last_row")
         most = {
             "kernel": KERNELS - 1,
