@@ -41,6 +41,7 @@ ANSWERS = {
     "wrong": ("_calls[0]", "_right(0 * q, k, 0 * v, **options)"),
     "crash": ("os.abort()", "os.abort()"),
     "exception": ("{}[seqlen]", "{}[seqlen]"),
+    "overwrites": ("(_calls[0], q.zero_())[0]", "(_right(q, k, v, **options), q.zero_())[0]"),
     "naive where it is timed": ("_naive(q, k, v)", RIGHT),
     "naive where nobody looks": (
         f"_naive(q, k, v) if _unwatched() else {RIGHT}",
@@ -136,6 +137,12 @@ def test_a_call_that_fails_says_how(found, answer, verdict, told):
     for evidence in (found[1][answer].speed, found[1][answer].memory):
         assert evidence.verdict == verdict
         assert told in evidence.reason
+
+
+def test_an_input_that_is_overwritten_where_it_is_timed_alone(found):
+    speed = found[1]["overwrites"].speed
+    assert speed.verdict is Verdict.ERROR
+    assert "the input q was overwritten: it is the caller's" in speed.reason
 
 
 def test_phases_say_when_the_submissions_code_runs(found):

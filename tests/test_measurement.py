@@ -213,7 +213,7 @@ class Recorded:
     class Size:
         total_bytes = 2**20
 
-    def go(self, *_, sets=1, null=False, watched=False):
+    def go(self, *_, sets=1, null=False, watched=False, compare=False):
         self.asked.append("empty go" if null else "go")
         made = (
             []
@@ -241,7 +241,7 @@ def test_how_many_calls_make_a_go_is_said_by_the_fastest_of_five(monkeypatch):
     bench, asked = Recorded(capacity=2**30), []
     seconds = iter([0.5, 0.0026, 0.0012, 0.0019, 0.001, 0.0013])
 
-    def go(*_, sets=1, null=False, watched=False):
+    def go(*_, sets=1, null=False, watched=False, compare=False):
         asked.append(sets)
         return next(seconds, 0.001 * sets), []
 
@@ -298,7 +298,7 @@ def test_no_block_follows_one_with_a_wrong_output(monkeypatch, margin, blocks):
 def test_a_block_like_an_earlier_one_has_as_many_goes_of_as_many_calls(monkeypatch):
     bench, asked = Recorded(), []
 
-    def go(*_, sets=1, null=False, watched=False):
+    def go(*_, sets=1, null=False, watched=False, compare=False):
         asked.append(sets)
         return 0.001 * sets, []
 

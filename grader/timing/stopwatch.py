@@ -21,13 +21,13 @@ from typing import Any
 import torch
 
 from grader.isolate import apart, device_memory
-from grader.isolate.arena import POISON, Arena, Call, Layout
+from grader.isolate.arena import POISON, Arena, Call, Layout, View
 from grader.isolate.placing import place
 from grader.isolate.sandbox import Sandbox
 from grader.isolate.session import Budget
 from grader.isolate.usage import CpuTime, UsageMonitor
 from grader.spec.cases import Case
-from grader.spec.inputs import make_inputs
+from grader.spec.inputs import Inputs, make_inputs
 from grader.spec.problem import Problem
 from grader.spec.protocol import Ended, Reply, Status, failed
 from grader.timing import share
@@ -165,10 +165,15 @@ class Bench:
         sets: int = 1,
         null: bool = False,
         watched: bool = False,
+        compare: bool = False,
     ) -> tuple[float, list[CallOutputs]]:
         """Run one timed go; return its seconds, and the share of its outputs to be verified.
 
-        In a `watched` go the worker audits what PyTorch computes; its seconds mean nothing.
+        In a `watched` go the worker audits what PyTorch computes; its seconds mean nothing. With
+        `compare` the inputs have to be afterwards as they were; it takes memory.
+
+        Raises:
+            CallFailed: the call did not end well, or an input was overwritten.
         """
         seeds = [secrets.randbits(63) for _ in range(sets)]
         private = [drawn_inputs(problem, case, seed, self.device) for seed in seeds]
@@ -194,8 +199,12 @@ class Bench:
                 timed.ask("time", **call._asdict(), **how)
                 outputs.copy_(written)
                 self._synchronize()
+            changed = self._overwritten(parts, private) if compare else None
         if isinstance(clock, CpuTime):
             see_alone(clock)
+        if changed is not None:
+            text = f"the input {changed} was overwritten: it is the caller's"
+            raise CallFailed(Reply(0, Status.EXCEPTION, error_type="RuntimeError", text=text))
         results = []
         shares = share.draw(case, sets, self.device)
         for seed, raw, drawn in zip(seeds, outputs, shares, strict=True):
@@ -203,6 +212,18 @@ class Bench:
                 found = share.of(case, {view.name: view.of(raw) for view in layout.written}, drawn)
                 results.append(CallOutputs(seed, found, drawn))
         return clock.seconds, results
+
+    @staticmethod
+    def _overwritten(
+        parts: list[list[tuple[View, torch.Tensor]]], private: list[Inputs]
+    ) -> str | None:
+        """Return the name of an input that is not as it was, None if there is none."""
+        every = zip(parts, private, strict=True)
+        where = ((view, own, inputs) for part, inputs in every for view, own in part)
+        return next(
+            (v.name for v, own, given in where if not torch.equal(v.of(own), given.all[v.name])),
+            None,
+        )
 
     @contextlib.contextmanager
     def _memory(self, size: int) -> Any:
