@@ -166,7 +166,7 @@ WRONG = (
         "p08-one_kernel",
         ("dq stored, not added", "", "LAST-STORE-WINS", ("tl.atomic_add(dq_ptrs, dq, mask=rows[:, None] < seqlen, sem=\"relaxed\")", "tl.store(dq_ptrs, dq, mask=rows[:, None] < seqlen)")),
         ("dk stored, not added", "", "LAST-STORE-WINS", ("tl.atomic_add(dk_ptr + offs, dk, mask=keys[:, None] < seqlen, sem=\"relaxed\")", "tl.store(dk_ptr + offs, dk, mask=keys[:, None] < seqlen)")),
-        ("gradients begin with garbage", "", "", ("torch.zeros_like(x, dtype", "torch.empty_like(x, dtype")),
+        ("gradients begin with garbage", "", "UNWRITTEN-READ", ("torch.zeros_like(x, dtype", "torch.empty_like(x, dtype")),
         ("gradients begin with the inputs", "", "", ("(torch.zeros_like(x, dtype=torch.float32).contiguous() for", "(x.to(torch.float32).clone(memory_format=torch.contiguous_format) for")),
     ),
     *of(
