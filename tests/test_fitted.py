@@ -9,6 +9,7 @@ from grader.causes import diagnose
 from grader.causes.outputs import Outputs
 from grader.causes.rules import fits
 from grader.causes.rules.fitted_rows import fitted
+from grader.causes.rules.scaled import rows_scaled
 from grader.checks.correctness import expect
 from grader.spec.cases import resolve
 from grader.spec.inputs import make_inputs
@@ -126,6 +127,20 @@ def test_right_parts_that_are_added_up_in_another_order(problem_id, given, name,
     assert found.id == "PARTS-REORDERED" and found.figures["name"] == name
     text = "{of} stored as ({stored}) and read as ({read})".format(**found.figures)
     assert words in text
+
+
+@pytest.mark.parametrize(("more", "variant"), [(1.0, "of_a_term"), (2.0, "of_empty_parts")])
+def test_terms_of_no_key_in_the_sums_of_all_rows_or_of_some(more, variant):
+    def made(of):
+        weights = (of["q"] @ of["k"].mT * 0.125).exp()
+        first = torch.arange(128)[:, None] < 48
+        added = first * more if variant == "of_empty_parts" else more
+        return weights @ of["v"] / (weights.sum(-1, keepdim=True) + added)
+
+    found = rows_scaled(outputs_of("p03", {"seqlen": 128}, "out", made), ("out",))
+    number = found.figures["number" if variant == "of_empty_parts" else "term"]
+    assert (found.id, found.variant) == ("ROWS-SCALED", variant)
+    assert number == pytest.approx(more, rel=1e-3)
 
 
 @pytest.mark.parametrize("order", [(0, 2, 1, 3), (0, 1, 3, 2)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import torch
 
@@ -23,6 +24,7 @@ _PLAIN = 0.1  # how near to 1 or -1 a factor of delta counts as that
 _ANY = 5e-3  # least distance of a factor from 0, which the 1/head_dim of a mean is near
 _OF_PLAIN = 0.2  # of the distance of a factor from 0, 1 and -1, that may be left unexplained
 _LEFT_OVER = 0.02  # of the result: with a small factor, the tolerance would hide more than that
+_MOST_PARTS = 8  # of a row without a key: any factor is near to that of some large number
 _UNEXPLAINED_LSE = 1e-3  # of the error, where three factors are fitted to it
 _UNEXPLAINED = 0.25  # of the error, at most: rounding shifts the mean, too, and looks like a factor
 
@@ -143,20 +145,25 @@ def rows_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
     if (out - factors * truth).norm() > _UNEXPLAINED * (out - truth).norm():
         return None
     least, most = (float(getattr(factors, which)()) for which in ("min", "max"))
-    term = None if wrong.case.sink_logits else _one_term(wrong, factors[..., 0])
-    variant = "" if term is None else "of_a_term"
-    return by_numbers("ROWS-SCALED", variant=variant, least=least, most=most, term=term)
+    extra = {} if wrong.case.sink_logits else _extra_terms(wrong, factors[..., 0])
+    return by_numbers("ROWS-SCALED", least=least, most=most, **extra)
 
 
-def _one_term(wrong: Outputs, factors: torch.Tensor) -> float | None:
-    """Return the extra term in the sum of the weights, if it is one number in all rows."""
-    known = wrong.known
-    sums = known.masked().exp().sum(-1)
+def _extra_terms(wrong: Outputs, factors: torch.Tensor) -> dict[str, Any]:
+    """Return the extra term in the sum of the weights, if it is one number in all rows.
+
+    Else how many terms of 1 some rows have more, if that explains them: parts without any key.
+    """
+    sums = wrong.known.masked().exp().sum(-1)
     shares, per_term = 1.0 / factors - 1.0, 1.0 / sums
     term = float((shares * per_term).sum() / (per_term * per_term).sum())
-    if not term > _ANY or (shares - term * per_term).norm() > _LEFT_OVER * shares.norm():
-        return None
-    return term
+    if term > _ANY and (shares - term * per_term).norm() <= _LEFT_OVER * shares.norm():
+        return {"variant": "of_a_term", "term": term}
+    number = (shares / per_term).round()
+    left = (shares - number * per_term).norm()
+    if 0 <= number.min() < number.max() <= _MOST_PARTS and left <= _LEFT_OVER * shares.norm():
+        return {"variant": "of_empty_parts", "number": int(number.max())}
+    return {}
 
 
 def delta_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
