@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import torch
 
@@ -145,25 +144,30 @@ def rows_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
     if (out - factors * truth).norm() > _UNEXPLAINED * (out - truth).norm():
         return None
     least, most = (float(getattr(factors, which)()) for which in ("min", "max"))
-    extra = {} if wrong.case.sink_logits else _extra_terms(wrong, factors[..., 0])
-    return by_numbers("ROWS-SCALED", least=least, most=most, **extra)
+    term = number = 0.0
+    if not wrong.case.sink_logits:
+        term, number = _extra_terms(wrong, factors[..., 0])
+    variant = "of_a_term" if term else "of_empty_parts" if number else ""
+    return by_numbers(
+        "ROWS-SCALED", variant=variant, least=least, most=most, term=term, number=number
+    )
 
 
-def _extra_terms(wrong: Outputs, factors: torch.Tensor) -> dict[str, Any]:
-    """Return the extra term in the sum of the weights, if it is one number in all rows.
+def _extra_terms(wrong: Outputs, factors: torch.Tensor) -> tuple[float, int]:
+    """Return the extra term in the sum of the weights, if it is one number in all rows, else 0.
 
-    Else how many terms of 1 some rows have more, if that explains them: parts without any key.
+    And how many terms of 1 some rows have more, if that explains them: parts without any key.
     """
     sums = wrong.known.masked().exp().sum(-1)
     shares, per_term = 1.0 / factors - 1.0, 1.0 / sums
     term = float((shares * per_term).sum() / (per_term * per_term).sum())
     if term > _ANY and (shares - term * per_term).norm() <= _LEFT_OVER * shares.norm():
-        return {"variant": "of_a_term", "term": term}
+        return term, 0
     number = (shares / per_term).round()
     left = (shares - number * per_term).norm()
-    if 0 <= number.min() < number.max() <= _MOST_PARTS and left <= _LEFT_OVER * shares.norm():
-        return {"variant": "of_empty_parts", "number": int(number.max())}
-    return {}
+    explains = left <= _LEFT_OVER * shares.norm()
+    explains &= 0 <= number.min() < number.max() <= _MOST_PARTS
+    return 0.0, int(number.max()) if explains else 0
 
 
 def delta_scaled(wrong: Outputs, names: tuple[str, ...]) -> Sighting | None:
