@@ -266,7 +266,7 @@ def share(case: Case, slope: float = -1.0) -> torch.Tensor:
     [
         (0, lambda case: -row_delta(case).sum((0, 2)), "the sum of -delta"),
         (0, lambda case: share(case, 1.0).sum((0, 2)), "of -exp(lse - sink_logits) * delta"),
-        (1, lambda case: LOG2_E * share(case, 1.0).sum((0, 2)), None),
+        (2, lambda case: LOG2_E * share(case, 1.0).sum((0, 2)), None),
         (0, lambda case: -LOG2_E * share(case).sum((0, 2)), "log2(e) times the sum of P * delta"),
         (0, lambda case: share(case).sum((0, 1))[:2], "over batch and heads, at row h"),
         (0, lambda case: share(case).sum((0, 2)) ** 2, None),
