@@ -220,12 +220,13 @@ class Casebook:
         return self._with_faults(_joined(causes, source), source)
 
     def _with_faults(self, causes: list[CauseFound], source: Source | None) -> list[CauseFound]:
-        """Return causes, each with the accesses outside of a tensor that it leads to as well.
+        """Return causes, each with the symptoms and accesses outside of a tensor that it leads to.
 
         These are in its line, or what is wrong there is made in the same lines.
         """
         explained = {place for cause in causes for place in cause.cases}
-        spots = {p: s.spot for p, s in self._faults.items() if p not in explained}
+        seen = self._symptoms | self._faults
+        spots = {p: s.spot for p, s in seen.items() if p not in explained}
         near = {p: source.nearest(spot) if source else set() for p, spot in spots.items()}
         found = []
         for cause in causes:
