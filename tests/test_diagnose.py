@@ -343,20 +343,6 @@ def test_a_case_that_shows_a_consequence_shows_its_cause(book):
     assert found.named() == {"MAXIMUM-IN-ANOTHER-UNIT": tuple(sorted(places))}
 
 
-@pytest.mark.parametrize("shown", ["KEYS-NEVER-VISITED", "VISIBLE-KEYS-MASKED"])
-def test_other_cases_say_which_of_two_loops_is_at_fault(book, shown):
-    found = book()
-    shows = {
-        ("plain", 0): Sighting("VISIBLE-KEYS-MASKED", either=True),
-        ("half", 0): Sighting("OTHER-PAIRS"),
-        ("lse", 0): Sighting(shown),
-    }
-    for place, seen in shows.items():
-        found.wrong(place, lambda truth: 1.5 + truth)
-        found.book.add_seen(place, seen)
-    assert found.named() == {shown: tuple(sorted(shows))}
-
-
 def test_keys_that_were_never_visited_refute_a_mistake_of_the_state_with_these_numbers():
     found = Book()
     places = [(check, 0) for check in ("plain", "ragged", "groups", "scale", "half")]

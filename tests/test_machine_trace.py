@@ -89,6 +89,16 @@ def test_pairs_are_masked_and_taken_where_it_stands() -> None:
     assert (product == np.block([[np.triu(tile), 0 * tile], [tile, np.triu(tile)]])).all()
 
 
+@pytest.mark.parametrize(("passed", "held"), [(7, 8), (-1, 0), (-(2**40), 0), (2**40, 2**31)])
+def test_an_option_of_any_size_is_within_the_limits_of_its_table(passed: int, held: int) -> None:
+    """A number beyond them would be unknown."""
+    clamp = "window_size = min(window_size, seqlen)"
+    text = edited(model_answer("p06"), (clamp, f"window_size = {passed}"))
+    trace, _ = machine_trace(*call_of("p06", text))
+    least, most = trace.shape.limit_of("window_size")
+    assert trace.rows("kernels")[0]["window_size"] == held and least <= held <= most
+
+
 def test_products_are_seen_whoever_multiplies() -> None:
     scores = 'tl.dot(q, tl.trans(k), input_precision="ieee")'
     by_dot, _ = machine_trace(*call_of("p03", model_answer("p03")))

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from grader.causes.rules.sighting import Sighting
 from grader.spec.problem import load_problem
+from tests.casebooks import casebooks
 from tests.harness import edited, judge, model_answer
 from tests.tracing import trace
 from tests.trials import right_answers
@@ -169,3 +171,17 @@ def test_a_mask_that_is_right_for_the_option_that_the_kernel_gets(
     assert cause.diagnosis.id == f"{problem.upper()}-OTHER-WINDOW"
     assert option in cause.diagnosis.title and numbers in cause.diagnosis.note
     assert line.startswith(limit + new)
+
+
+@pytest.mark.parametrize("shown", ["KEYS-NEVER-VISITED", "VISIBLE-KEYS-MASKED"])
+def test_other_cases_say_which_of_two_loops_is_at_fault(monkeypatch, shown):
+    found = casebooks(monkeypatch)()
+    shows = {
+        ("plain", 0): Sighting("VISIBLE-KEYS-MASKED", either=True),
+        ("half", 0): Sighting("OTHER-PAIRS"),
+        ("lse", 0): Sighting(shown),
+    }
+    for place, seen in shows.items():
+        found.wrong(place, lambda truth: 1.5 + truth)
+        found.book.add_seen(place, seen)
+    assert found.named() == {shown: tuple(sorted(shows))}

@@ -217,9 +217,9 @@ class Casebook:
             ((only, cases),) = named
             named = [(only, cases | self._unwatched)]
         causes = [(found, self._cause(found, cases, source)) for found, cases in named]
-        return self._with_faults(_joined(causes, source), source)
+        return self._with_others(_joined(causes, source), source)
 
-    def _with_faults(self, causes: list[CauseFound], source: Source | None) -> list[CauseFound]:
+    def _with_others(self, causes: list[CauseFound], source: Source | None) -> list[CauseFound]:
         """Return causes, each with the symptoms and accesses outside of a tensor that it leads to.
 
         These are in its line, or what is wrong there is made in the same lines.

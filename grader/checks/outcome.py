@@ -15,6 +15,7 @@ from grader.checks.translations import EMPTY, RECURSION_HELP, translation
 from grader.isolate.evidence import CallEvidence
 from grader.kernel.machine.outside import Outside
 from grader.source.feeding import Spot
+from grader.spec.causes import entry_of
 from grader.spec.grade_record import Verdict
 from grader.spec.protocol import Ended, Reply, Status
 
@@ -65,10 +66,6 @@ _OUTSIDE_HELP = {
     Outside.BEFORE: _BEFORE_HELP,
     Outside.WRAPS: _WRAPS_HELP,
 }
-_RACE_HELP = (
-    "on a GPU programs run side by side and in no order: let one program store each"
-    " element; does its offset tell batches, heads and tiles apart?"
-)
 _UPDATE_HELP = (
     "on a GPU one program's store overwrites what another one has added: add with tl.atomic_add, or"
     " let each program store its own share apart, and sum the shares afterwards"
@@ -163,7 +160,7 @@ def of_remark(evidence: CallEvidence, names: Collection[str]) -> CaseOutcome | N
     line, text, does, _ = races[0]
     headline, _, extent = text.partition("; ")
     wrong = tuple(name for name in names if any(name in of for *_, of in races))
-    help = _UPDATE_HELP if does == "changes" else _RACE_HELP
+    help = _UPDATE_HELP if does == "changes" else entry_of("PROGRAMS-RACE").text.help
     return CaseOutcome(Verdict.FAIL, headline, extent, line, help, wrong=wrong, does=does)
 
 

@@ -64,11 +64,10 @@ def in_other_places(wrong: Outputs) -> Sighting | None:
         if not _is_wrong(wrong, name):
             continue
         got, truth = wrong.got[name], wrong.expected.truth[name]
-        axes, group = _AXES, wrong.known.group_size
-        numbers = truth[..., None] if name == "lse" else truth
+        axes, numbers, group = _AXES, truth, wrong.known.group_size
         if truth.shape[1] == wrong.known.num_q_heads > group > 1:
-            axes, numbers = _OF_GROUPS, numbers.unflatten(1, (-1, group))
-        axes = axes[: truth.dim() + len(axes) - len(_AXES)]
+            axes, numbers = _OF_GROUPS, truth.unflatten(1, (-1, group))
+        axes = axes[: numbers.dim()]  # lse has no head_dim
         for stored, read, made in _Parts(numbers[..., None], axes, (), "").reordered():
             if _explains(wrong, name, made.reshape(truth.shape)):
                 return by_numbers(

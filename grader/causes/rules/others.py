@@ -69,10 +69,10 @@ def other_options(counted: CountedPairs) -> Sighting | None:
     """
     due = {"window_size": counted.window, "num_sink_tokens": counted.sinks}
     passed, seen = due | counted.passed, counted.taken
-    if counted.twice.any() or (seen != _shown(counted, **passed)).any():
+    if "window_size" not in counted.case.kwargs or passed == due or counted.twice.any():
         return None
     others = [n for n in due if (seen != _shown(counted, **passed | {n: due[n]})).any()]
-    if "window_size" not in counted.case.kwargs or not others:
+    if not others or (seen != _shown(counted, **passed)).any():
         return None
     numbers = [f"{n} is {passed[n]} in the kernel, and {due[n]} in the call" for n in others]
     return Sighting(
@@ -80,7 +80,6 @@ def other_options(counted: CountedPairs) -> Sighting | None:
         variant="of_the_launch",
         part="option",
         pointer=others[0] if len(others) == 1 else "",
-        product=counted.product,
         names=" and ".join(others),
         numbers="; ".join(numbers),
     )

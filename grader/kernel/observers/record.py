@@ -18,7 +18,7 @@ from grader.kernel.machine.ttir import Operation
 from grader.kernel.observers.operands import Operand
 from grader.kernel.observers.trace import KERNELS, OPTIONS, Counter, TraceShape
 
-_LARGEST = 2**31  # of an option, in a table
+_OF_OPTION = 2**31 - 1  # the largest that a table holds; below 0 it is none
 as_numpy = torch.Tensor.numpy  # the original, not a submission's
 
 
@@ -112,7 +112,7 @@ class Record:
             self._kernels.append(event.name)
         self.kernel = min(self._kernels.index(event.name), KERNELS - 1)
         for name in OPTIONS:
-            value = min(event.numbers.get(name, -1), _LARGEST) + 1
+            value = max(-1, min(event.numbers.get(name, -1), _OF_OPTION)) + 1
             is_one = is_new or self.of_kernel[name] == value
             self.of_kernel[name] = value if is_one else 0
         self.before += self.programs
